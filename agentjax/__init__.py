@@ -1,0 +1,1 @@
+"""AgentJAX: agentic RL for language models, native to JAX and TPU pods."""
