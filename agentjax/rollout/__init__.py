@@ -1,0 +1,1 @@
+"""Rollouts: tasks and a policy in, trajectories out."""
