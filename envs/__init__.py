@@ -1,0 +1,1 @@
+"""Environments: the protocol, tools, task sources, sandboxes and the built-in games."""
