@@ -1,7 +1,8 @@
 """The environment API: tasks and sampled actions in, messages and rewards out.
 
-An environment takes one of two shapes. A *step* environment (`Env`) answers each sampled turn; the runner owns the loop. An *agent*
-environment (`AgentEnv`) is a loop of somebody else's that calls the policy through a model endpoint. One instance plays one episode.
+An environment takes one of two shapes. A *step* environment (`Env`) answers each sampled turn, and the runner owns the
+loop. An *agent* environment (`AgentEnv`) is a loop of somebody else's that calls the policy through a model endpoint.
+One instance plays one episode.
 """
 
 import math
@@ -308,7 +309,11 @@ class Env(Protocol):
         ...
 
     async def step(self, action: Action) -> Step:
-        """Answers one sampled turn. Nothing a policy says makes it raise; it raises `RuntimeError` before `reset` and after the end."""
+        """Answers one sampled turn. Nothing a policy says makes it raise.
+
+        Raises:
+            RuntimeError: Before `reset`, or after the end.
+        """
         ...
 
     async def score(self) -> Score | None:
@@ -329,7 +334,7 @@ class Env(Protocol):
 
 
 class Player(Protocol):
-    """A scripted policy that plays demonstrations through the real environment. Built from a seed, which decides all it does."""
+    """A scripted policy, for demonstrations played through the real environment. Its seed decides all it does."""
 
     def act(self, observation_messages: Sequence[Message]) -> Message:
         """The next assistant message, given the messages that came since the player's last one."""
@@ -391,7 +396,7 @@ class Sandbox(Protocol):
         cwd: str | None = None,
         env: Mapping[str, str] | None = None,
     ) -> tuple[int, str, bool]:
-        """Runs a shell command; gives its return code, its output cut at `max_output` bytes, and whether time ran out."""
+        """Runs a shell command; gives return code, output cut at `max_output` bytes, and whether time ran out."""
         ...
 
     async def put(self, path: str, data: bytes) -> None:
