@@ -8,7 +8,10 @@ One instance plays one episode.
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
+
+if TYPE_CHECKING:
+    from agentjax.envs.sandbox.api import Sandbox
 
 
 @dataclass(frozen=True)
@@ -384,44 +387,12 @@ class PolicySession(Protocol):
         ...
 
 
-class Sandbox(Protocol):
-    """A place to run untrusted commands."""
-
-    async def exec(
-        self,
-        cmd: str,
-        *,
-        timeout_s: float,
-        max_output: int,
-        cwd: str | None = None,
-        env: Mapping[str, str] | None = None,
-    ) -> tuple[int, str, bool]:
-        """Runs a shell command; gives return code, output cut at `max_output` bytes, and whether time ran out."""
-        ...
-
-    async def put(self, path: str, data: bytes) -> None:
-        """Writes a file."""
-        ...
-
-    async def get(self, path: str, max_bytes: int) -> bytes:
-        """Reads at most `max_bytes` of a file."""
-        ...
-
-    async def sweep(self) -> None:
-        """Kills all processes and keeps the files."""
-        ...
-
-    async def close(self) -> None:
-        """Ends the sandbox and all in it. May be called again."""
-        ...
-
-
 class AgentEnv(Protocol):
     """A third-party loop that calls the policy through a `PolicySession`."""
 
     spec: EnvSpec
 
-    async def run(self, task: Task, policy: PolicySession, sandbox: Sandbox | None) -> Score:
+    async def run(self, task: Task, policy: PolicySession, sandbox: "Sandbox | None") -> Score:
         """Plays the whole episode and scores it."""
         ...
 
