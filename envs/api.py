@@ -219,12 +219,12 @@ class Step:
     """The environment's answer to one action.
 
     Attributes:
-        messages: The observation; empty at the end.
+        messages: The observation. At the end nobody answers it: it is for the record alone.
         reward: Reward of this turn; None means none yet.
         terminated: Whether the task is over by its own rules.
         truncated: Whether the environment ended it at `budget.max_turns`.
-        parts: Named components of the reward.
-        metrics: Named numbers for the record.
+        parts: Named components of the reward of this turn.
+        metrics: Named numbers of this turn; the runner adds them up over the episode.
         ephemeral: Drop the last so many messages before the next turn.
         rewritten: Whether the history was edited, which begins a new token branch.
         next_player: Who moves next.

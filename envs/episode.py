@@ -86,7 +86,7 @@ class Episode:
         self.turns += 1
         step = await self.answer(action)
         if self.is_last_turn and not step.terminated and step.error is None:
-            step = dataclasses.replace(step, messages=(), truncated=True)
+            step = dataclasses.replace(step, truncated=True)
         if step.terminated or step.truncated or step.error is not None:
             self._phase = "over"
         return step

@@ -87,7 +87,7 @@ def type_schema(hint: Any, where: str) -> dict[str, Any]:
     if dict in (hint, origin) and (not arguments or arguments[0] is str):
         return {"type": "object"} | ({"additionalProperties": type_schema(arguments[1], where)} if arguments else {})
     raise TypeError(
-        f"{where}: JSON cannot hold {hint!r}; use str, int, float, bool, None, list, dict[str, ...], Literal or a union."
+        f"{where}: JSON cannot hold {hint!r}; use str, int, float, bool, None, list, dict[str, ...], Literal, unions."
     )
 
 

@@ -58,9 +58,14 @@ class Toolbox:
             self._tools[tool.spec.name] = tool
 
     @property
+    def tools(self) -> tuple[Tool, ...]:
+        """The tools, in the given order."""
+        return tuple(self._tools.values())
+
+    @property
     def specs(self) -> tuple[ToolSpec, ...]:
-        """What the policy is told, in the given order."""
-        return tuple(tool.spec for tool in self._tools.values())
+        """What the policy is told of them, in the given order."""
+        return tuple(tool.spec for tool in self.tools)
 
     async def call(self, call: ToolCall) -> ToolResult:
         """Runs one call. Whatever the policy or the tool does wrong becomes a result with `ok` False.
