@@ -5,10 +5,11 @@ import contextlib
 import inspect
 import threading
 import time
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from typing import Any
 
 from agentjax.envs.api import Action, Budget, Env, EnvError, EnvFault, Reset, Score, Step, Task
+from agentjax.envs.sandbox import SandboxError
 from agentjax.trajectory import StopReason
 
 _STOP_OF_KIND = {"timeout": StopReason.TIMEOUT, "sandbox": StopReason.SANDBOX_LOST}
@@ -53,19 +54,24 @@ class EnvCalls:
         seconds: Wall time the environment has used; `budget.episode_s` bounds it for reset and steps.
     """
 
-    def __init__(self, env: Env, budget: Budget):
-        """Wrap an environment that has not been reset.
+    def __init__(self, make_env: Callable[[], Env], budget: Budget):
+        """Prepare; the environment is made at `reset`, since that may fail as well.
 
         Args:
-            env: One instance, for one episode.
+            make_env: Gives one instance, for one episode.
             budget: Its deadlines.
         """
-        self._env = env
+        self._make_env = make_env
+        self._env: Env | None = None
         self._budget = budget
         self.seconds = 0.0
 
     async def reset(self, task: Task) -> Reset:
-        """Begin the episode."""
+        """Make the environment and begin the episode."""
+        try:
+            self._env = self._make_env()
+        except (Exception, SystemExit) as error:  # third-party code may raise anything
+            raise _crash("making it", error) from error
         return await self._within_episode("reset", Reset, task)
 
     async def step(self, action: Action) -> Step:
@@ -78,6 +84,8 @@ class EnvCalls:
 
     async def close(self) -> str | None:
         """Free the environment, whoever cancels meanwhile. Never a fault; says what went wrong, if something did."""
+        if self._env is None:
+            return None
         try:
             await _to_the_end(self._call("close", "budget.step_s", self._budget.step_s, object))
         except Fault as fault:
@@ -91,17 +99,18 @@ class EnvCalls:
         return await self._call(method, "budget.step_s", self._budget.step_s, answer, *args)
 
     async def _call(self, method: str, limit: str, limit_s: float, answer: type | tuple[type, ...], *args: Any) -> Any:
-        function = getattr(self._env, method)
         began = time.perf_counter()
         try:
             async with asyncio.timeout(limit_s) as deadline:
-                result = await (_in_thread(function, *args) if self._env.spec.sync else function(*args))
+                result = await self._invoke(method, *args)
         except TimeoutError as error:
             if not deadline.expired():
                 raise _crash(method, error) from error
             raise Fault(StopReason.TIMEOUT, f"{method} took longer than {limit} ({limit_s:.3g} s)") from None
         except EnvFault as error:
             raise fault_of(error.error) from error
+        except SandboxError as error:
+            raise Fault(StopReason.SANDBOX_LOST, f"{method} raised {type(error).__name__}: {error}") from error
         except asyncio.CancelledError as error:
             if _was_cancelled():
                 raise
@@ -114,6 +123,10 @@ class EnvCalls:
             detail = f"{method} returned a {type(result).__name__}, see agentjax.envs.api.Env.{method}"
             raise Fault(StopReason.ENV_CRASH, detail, retryable=False)
         return result
+
+    def _invoke(self, method: str, *args: Any) -> Awaitable[Any]:
+        function = getattr(self._env, method)
+        return _in_thread(function, *args) if self._env is not None and self._env.spec.sync else function(*args)
 
 
 async def _to_the_end(work: Coroutine[Any, Any, None]) -> None:

@@ -1,7 +1,7 @@
 """Episodes: an environment, a chat format and a sampler in, trajectories out. One coroutine an episode."""
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -54,7 +54,7 @@ async def run_episode(
     progress = InFlight(
         task_id=task.id, group_id=group_id, sample_index=sample_index, seed=seed, segments=tuple(recorded)
     )
-    return await Episode(env, task, fmt, sampler, progress, sampling=sampling, fingerprint=fingerprint).run()
+    return await Episode(lambda: env, task, fmt, sampler, progress, sampling=sampling, fingerprint=fingerprint).run()
 
 
 class Episode:
@@ -65,11 +65,12 @@ class Episode:
 
     Attributes:
         fault: What ended the episode, if the infrastructure did.
+        waiting: The request the sampler is busy with.
     """
 
     def __init__(
         self,
-        env: Env,
+        make_env: Callable[[], Env],
         task: Task,
         fmt: ChatFormat,
         sampler: Sampler,
@@ -81,7 +82,7 @@ class Episode:
         """Prepare to play.
 
         Args:
-            env: A new environment; it is closed in any case.
+            make_env: Gives a new environment; it is closed in any case.
             task: What to play.
             fmt: Between messages and ids.
             sampler: The policy.
@@ -91,6 +92,7 @@ class Episode:
             fingerprint: Identifies model and config.
         """
         self.fault: Fault | None = None
+        self.waiting: TurnRequest | None = None
         self._task = task
         self._fmt = fmt
         self._sampler = sampler
@@ -98,7 +100,7 @@ class Episode:
         self._tape = Tape(progress.segments, progress.partial)
         self._sampling = sampling
         self._fingerprint = fingerprint
-        self._calls = EnvCalls(env, task.budget)
+        self._calls = EnvCalls(make_env, task.budget)
         self._talk = Conversation(fmt, task.budget, progress.seed, self._tape)
         self._stop_strings: tuple[str, ...] = ()
         self._player = "agent"
@@ -159,11 +161,17 @@ class Episode:
 
     async def _sampled(self) -> SampledTurn:
         self._partial = self._tape.partial()
-        turn = await self._sampler.sample(self._request())
+        turn = await self._ask()
         while turn.stop == "abort":  # interrupted: go on from its tokens
             self._partial = _policy_segment(turn)
-            turn = await self._sampler.sample(self._request())
+            turn = await self._ask()
         self._partial = None
+        return turn
+
+    async def _ask(self) -> SampledTurn:
+        self.waiting = self._request()
+        turn = await self._sampler.sample(self.waiting)
+        self.waiting = None
         return turn
 
     def _request(self) -> TurnRequest:

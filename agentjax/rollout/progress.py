@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from agentjax.trajectory import Segment, Source
+from agentjax.trajectory_file import segment_from_json, segment_to_json
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -47,27 +48,6 @@ class InFlight:
                 "partial": None if partial is None else segment_from_json(partial),
             }
         )
-
-
-def segment_to_json(segment: Segment) -> dict[str, Any]:
-    """A segment as JSON values. A float32 is a float64 exactly, and JSON prints that exactly."""
-    record: dict[str, Any] = {"source": str(segment.source), "ids": segment.ids.tolist()}
-    if segment.logprobs is not None:
-        record["logprobs"] = segment.logprobs.tolist()
-    if segment.policy_versions is not None:
-        record["policy_versions"] = segment.policy_versions.tolist()
-    return record
-
-
-def segment_from_json(record: dict[str, Any]) -> Segment:
-    """The inverse of `segment_to_json`."""
-    logprobs, versions = record.get("logprobs"), record.get("policy_versions")
-    return Segment(
-        Source(record["source"]),
-        np.asarray(record["ids"], np.int32),
-        None if logprobs is None else np.asarray(logprobs, np.float32),
-        None if versions is None else np.asarray(versions, np.int32),
-    )
 
 
 class Diverged(Exception):
