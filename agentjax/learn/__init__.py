@@ -1,0 +1,1 @@
+"""Learning: trajectories and rewards in, updated policy parameters out."""
