@@ -19,7 +19,10 @@ _GENERATION_PROMPT = "<|im_start|>assistant\n"
 
 
 class ChatMLHermes:
-    """Lays a chat out as Qwen3's template does, with reasoning of all turns kept, so that history is never rewritten.
+    """Lays a chat out as Qwen3's template does.
+
+    Unlike the template it keeps the reasoning of every turn and adds no empty think block to the last one, so that
+    history is never rewritten.
 
     Attributes:
         before_tools: Template text between the system message and the tools' schemas.
@@ -44,7 +47,7 @@ class ChatMLHermes:
             ValueError: If the tokenizer lacks one of them.
         """
         self.tokenizer = tokenizer
-        self.stop_ids = (tokenizer.special("<|im_end|>"), tokenizer.special("<|endoftext|>"))
+        self.stop_ids: tuple[int, ...] = (tokenizer.special("<|im_end|>"), tokenizer.special("<|endoftext|>"))
         self._blocks = {
             tokenizer.special(f"<{tag}>"): (tag, tokenizer.special(f"</{tag}>")) for tag in ("think", "tool_call")
         }
