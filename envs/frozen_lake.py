@@ -224,7 +224,7 @@ class Guesser(_Walker):
 
 @functools.lru_cache(maxsize=64)  # an episode asks once a move
 def slippery_values(lake: Lake) -> np.ndarray:
-    """How well each first move serves on slippery ice: [4 moves, rows, columns], the chance of arriving, less 5 % a move."""
+    """Worth of each first move on slippery ice, [4 moves, rows, columns]: the chance of arriving, less 5 % a move."""
     size = len(lake.rows)
     cells = list(np.ndindex(size, size))
     target = np.array([[np.ravel_multi_index(lake.move(cell, name), (size, size)) for cell in cells] for name in MOVES])

@@ -114,6 +114,7 @@ def parse_arguments(spec: ToolSpec, text: str) -> dict[str, Any]:
     """
     try:
         arguments = json.loads(text, parse_constant=_refuse_constant)
+        json.dumps(arguments, ensure_ascii=False).encode()  # an escape may have smuggled in what is not text
         problems = schema_errors(spec.parameters, arguments)
     except (ValueError, RecursionError) as error:
         raise ToolError(f"error: the arguments of {spec.name} are not JSON: {_shown(str(error))}") from None
