@@ -1,5 +1,5 @@
 """Where untrusted code runs: the `Sandbox` protocol, its backends and the pool that lends them out."""
 
-from .api import ExecResult, Sandbox, SandboxConfig, SandboxError, SandboxLost, SandboxUnavailable
+from agentjax.envs.sandbox.api import ExecResult, Sandbox, SandboxConfig, SandboxError, SandboxLost, SandboxUnavailable
 
 __all__ = ["ExecResult", "Sandbox", "SandboxConfig", "SandboxError", "SandboxLost", "SandboxUnavailable"]

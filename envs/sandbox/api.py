@@ -74,12 +74,44 @@ _LEAST = (
 )
 
 
+@dataclasses.dataclass(frozen=True)
+class Limits:
+    """What a backend holds code to on this host, and what it cannot; printed at start-up.
+
+    Attributes:
+        backend: Name of the backend.
+        enforced: One statement per limit in force.
+        not_enforced: One statement per thing that code can do all the same.
+    """
+
+    backend: str
+    enforced: tuple[str, ...]
+    not_enforced: tuple[str, ...]
+
+    def __str__(self) -> str:
+        held = [f"  holds: {line}" for line in self.enforced]
+        open_ends = [f"  does not hold: {line}" for line in self.not_enforced]
+        return "\n".join([f"sandbox: {self.backend}", *held, *open_ends])
+
+
 class Sandbox(Protocol):
     """One isolated place to run code in, with its own processes and files.
 
+    A relative path is taken from `workdir`, the writable directory in which commands and code start.
+
     Limits that a call does not name come from `SandboxConfig`. Every method raises `SandboxLost` if the session died.
     What the code does (exit status, hang, flood) is data in the `ExecResult` and never raises.
+
+    Attributes:
+        workdir: Absolute path, as code in the sandbox sees it.
+        alive: Whether the sandbox can still take calls.
     """
+
+    @property
+    def workdir(self) -> str: ...
+
+    @property
+    def alive(self) -> bool: ...
 
     async def exec(
         self,
@@ -98,13 +130,13 @@ class Sandbox(Protocol):
             cmd: Shell command line.
             timeout_s: Wall-clock limit in seconds.
             max_output: Bytes of output kept.
-            cwd: Working directory; the sandbox's first writable directory if None.
+            cwd: Working directory; `workdir` if None.
             env: Variables added to the otherwise minimal environment.
         """
         ...
 
     async def run_python(
-        self, code: str, *, timeout_s: float | None = None, max_output: int | None = None
+        self, code: str, *, timeout_s: float | None = None, max_output: int | None = None, private: bool = False
     ) -> ExecResult:
         """Run Python source in a fresh `__main__`; whatever it starts dies with it.
 
@@ -112,11 +144,12 @@ class Sandbox(Protocol):
             code: Python source; what it prints is the output, tracebacks included.
             timeout_s: Wall-clock limit in seconds.
             max_output: Bytes of output kept.
+            private: Give the code empty writable directories of its own, gone with the call.
         """
         ...
 
     async def put(self, path: str, data: bytes) -> None:
-        """Write `data` to `path`, an absolute path in a writable directory; makes parent folders.
+        """Write `data` to `path`, in a writable directory; makes parent folders.
 
         Raises:
             ValueError: If `path` lies outside the writable directories.
@@ -125,7 +158,7 @@ class Sandbox(Protocol):
         ...
 
     async def get(self, path: str, max_bytes: int) -> bytes:
-        """Read the file at `path`, an absolute path in a writable directory.
+        """Read the file at `path`, in a writable directory.
 
         Raises:
             ValueError: If `path` lies outside the writable directories, or the file is longer than `max_bytes`.
