@@ -92,7 +92,7 @@ class Budget:
         total_tokens: Tokens of the whole trajectory: prompt, sampled and observed.
         obs_tokens: Tokens of the observation after one turn; a longer one is cut and says so.
         step_s: Wall seconds of one `reset` or `step`.
-        episode_s: Wall seconds of the whole episode.
+        episode_s: Wall seconds of `reset` and all steps together; waiting for the policy does not count.
         score_s: Wall seconds of `score`.
 
     Raises:
@@ -225,8 +225,8 @@ class Step:
         truncated: Whether the environment ended it at `budget.max_turns`.
         parts: Named components of the reward of this turn.
         metrics: Named numbers of this turn; the runner adds them up over the episode.
-        ephemeral: Drop the last so many messages before the next turn.
-        rewritten: Whether the history was edited, which begins a new token branch.
+        ephemeral: So many messages at the end are shown to the next turn alone, and leave the history after it.
+        rewritten: Whether `messages` are the whole history, edited, which begins a new token branch.
         next_player: Who moves next.
         error: A fault, which ends the episode without a reward.
         tool_results: How each tool call of the action went, in order.

@@ -1,7 +1,7 @@
 """Progress of an episode: the segments so far in, a JSON record out, and the same episode again from such a record."""
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -31,22 +31,20 @@ class InFlight:
     partial: Segment | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """A dict of JSON values, exact: logprobs keep every bit."""
-        return dataclasses.asdict(self) | {
+        """The progress as JSON values; logprobs keep every bit."""
+        fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        return fields | {
             "segments": [segment_to_json(segment) for segment in self.segments],
             "partial": None if self.partial is None else segment_to_json(self.partial),
         }
 
     @classmethod
-    def from_json(cls, record: dict[str, Any]) -> "InFlight":
-        """The inverse of `to_json`."""
-        partial = record["partial"]
+    def from_json(cls, fields: Mapping[str, Any]) -> "InFlight":
+        """The progress that `to_json` was called on."""
+        partial = fields["partial"]
+        segments = tuple(segment_from_json(segment) for segment in fields["segments"])
         return cls(
-            **record
-            | {
-                "segments": tuple(segment_from_json(segment) for segment in record["segments"]),
-                "partial": None if partial is None else segment_from_json(partial),
-            }
+            **{**fields, "segments": segments, "partial": None if partial is None else segment_from_json(partial)}
         )
 
 
