@@ -65,7 +65,7 @@ class SamplingProgram:
         make = jax.jit(
             lambda: jnp.zeros(shape, self.model.dtype), out_shardings=NamedSharding(self.mesh, self._page_spec)
         )
-        pair = lambda: (make(), make())  # noqa: E731
+        pair = lambda: (make(), make())
         return [pair() for _ in range(self.model.num_layers)] if self.unroll else pair()
 
     @functools.cached_property
@@ -151,7 +151,7 @@ class SamplingProgram:
         active = box["active"] != 0
         carry = (pages, jnp.int32(0), box["token"], box["position"], active, box["budget"])
         carry += (jnp.zeros((slots, steps), jnp.int32), jnp.zeros((slots, steps)), jnp.zeros(slots, jnp.int32))
-        more = lambda c: (c[1] < steps) & c[4].any()  # noqa: E731
+        more = lambda c: (c[1] < steps) & c[4].any()
         pages, _, _, _, still, _, tokens, logprobs, count = lax.while_loop(more, step, carry)
         fields = {"count": count, "stopped": active & ~still, "tokens": tokens, "logprobs": logprobs}
         return pages, exchange.outbox(self.shape).write({"ran": jnp.ones(slots, jnp.int32), **fields})
@@ -218,7 +218,7 @@ class SamplingProgram:
         """One callback per tensor group; its answer goes to the group by `psum`."""
         answer = jax.ShapeDtypeStruct((self.shape.slots, exchange.inbox(self.shape).width), jnp.int32)
         shard = lax.axis_index("data") * self.mesh.shape["fsdp"] + lax.axis_index("fsdp")
-        call = lambda sent: io_callback(self.scheduler_exchange, answer, shard, sent, ordered=False)  # noqa: E731
+        call = lambda sent: io_callback(self.scheduler_exchange, answer, shard, sent, ordered=False)
         if self.mesh.shape["tensor"] == 1:
             return call(sent)
         leads = lax.axis_index("tensor") == 0
