@@ -126,6 +126,11 @@ def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path):
     assert list(tmp_path.iterdir()) == [path]
 
 
+def test_a_compressed_file_holds_no_time_of_writing(tmp_path):
+    write_trajectories(tmp_path / "t.gz", [sound()])
+    assert (tmp_path / "t.gz").read_bytes()[4:8] == bytes(4)
+
+
 def test_numpy_numbers_in_metrics_are_written_as_numbers(tmp_path):
     write_trajectories(tmp_path / "t", [sound(metrics={"n": np.float32(0.5)}, reward=np.int64(1))])
     (row,) = read_trajectories(tmp_path / "t")
