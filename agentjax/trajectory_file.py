@@ -1,4 +1,4 @@
-"""Trajectory files: trajectories in, one file of JSON lines out, and back, bit for bit; and what a row must be to train.
+"""Trajectory files: trajectories in, JSON lines out, and back, bit for bit; and what a row must be to be trained.
 
 The first line is a header, `{"format": "agentjax.trajectories", "version": 1, ...}`; each further line is a trajectory.
 Float32 arrays are base64 of their little-endian bytes. A path that ends in ".gz" is compressed.
@@ -70,7 +70,7 @@ def read_header(path: str | os.PathLike[str]) -> dict[str, Any]:
     """The header of a trajectory file, format and version included.
 
     Raises:
-        ValueError: If the file is no trajectory file, or of a version this code does not know.
+        ValueError: If the file is no trajectory file, or of an unknown version.
     """
     return _header(path, _lines(path))
 
@@ -79,7 +79,7 @@ def read_trajectories(path: str | os.PathLike[str]) -> tuple[Trajectory, ...]:
     """The trajectories of a file, in order.
 
     Raises:
-        ValueError: If the file is no trajectory file, of a version this code does not know, or broken; it names the line.
+        ValueError: If the file is no trajectory file, of an unknown version, or broken; it names the line.
     """
     lines = _lines(path)
     _header(path, lines)
@@ -183,7 +183,7 @@ def _is_gz(path: str | os.PathLike[str]) -> bool:
 
 @contextlib.contextmanager
 def _text_of(raw: IO[bytes], *, compress: bool) -> Iterator[IO[str]]:
-    """Text written to the result reaches `raw` as UTF-8, compressed or not; no name or time goes into the gzip header."""
+    """Text written to the result reaches `raw` as UTF-8, compressed or not; the gzip header holds no name or time."""
     with contextlib.ExitStack() as stack:
         packed = stack.enter_context(gzip.GzipFile("", "wb", fileobj=raw, mtime=0)) if compress else raw
         text = io.TextIOWrapper(packed, encoding="utf-8", newline="\n")

@@ -182,8 +182,7 @@ def _assistant_body(message: Message) -> Iterator[Piece]:
 
 
 class _Block(NamedTuple):
-    """A "text", "think" or "tool_call" stretch of a turn: its text without tags, its tokens with them, and what is wrong
-    with the tags."""
+    """A "text", "think" or "tool_call" stretch of a turn: text without tags, tokens with them, and a fault of the tags."""
 
     tag: str
     text: str

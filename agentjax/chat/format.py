@@ -1,4 +1,4 @@
-"""Chat formats: how a model family writes messages and tool calls as token ids. The interface; families implement it."""
+"""Chat formats, the interface: messages and tools in, token ids out; sampled ids in, text and tool calls out."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence

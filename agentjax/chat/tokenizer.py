@@ -115,7 +115,7 @@ def train_tokenizer(transcripts: Iterable[str], *, vocab_size: int, pattern: str
     """Trains a byte-level BPE tokenizer. The same transcripts, in any order, give the same bytes.
 
     Role lines ("assistant" and its newline) are always tokens of their own, so that a prompt which ends with one can be
-    continued. All ten digits are single tokens, and so are all hundred pairs of digits if the pattern keeps pairs whole.
+    continued. All ten digits are single tokens; so are all hundred pairs of digits if the pattern keeps pairs whole.
 
     Args:
         transcripts: Chats as `ChatFormat.transcript` writes them; special tokens in them are cut out.
