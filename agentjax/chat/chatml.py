@@ -182,7 +182,7 @@ def _assistant_body(message: Message) -> Iterator[Piece]:
 
 
 class _Block(NamedTuple):
-    """A "text", "think" or "tool_call" stretch of a turn: text without tags, tokens with them, and a fault of the tags."""
+    """A "text", "think" or "tool_call" stretch of a turn: its text without tags, tokens with them, and fault."""
 
     tag: str
     text: str
