@@ -165,11 +165,14 @@ class Rollouts:
 
         Raises:
             ValueError: If fewer are open.
+            RuntimeError: If they are closed.
             BaseException: What the sampler raised.
         """
         if count > self.open:
             raise ValueError(f"wait({count}): only {self.open} groups are open; submit more first.")
         while self._error is None and len(done := self._completed()) < count:
+            if not self._tasks:
+                raise RuntimeError("these rollouts are closed: no episode is being played.")
             self._news.clear()
             await self._news.wait()
         if self._error is not None:

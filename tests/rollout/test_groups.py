@@ -12,6 +12,7 @@ from agentjax.rollout.pending import PendingGroup
 from agentjax.rollout.request import SamplingParams
 from agentjax.rollout.samples import trajectory_seed
 from agentjax.trajectory import Segment, Source, StopReason
+from agentjax.trajectory_file import check
 from tests.rollout.scripted import (
     BROKEN,
     FORMAT,
@@ -63,6 +64,8 @@ def test_a_group_has_its_task_and_its_samples_in_order():
     assert [group.index for group in groups] == [0, 1] and [group.task.group for group in groups] == ["g0", "g1"]
     for group in groups:
         rows = group.trajectories
+        for row in rows:
+            check(row)
         assert [row.sample_index for row in rows] == [0, 1, 2]
         assert [row.seed for row in rows] == [trajectory_seed(5, group.index, i) for i in range(3)]
         assert len({row.group_id for row in rows}) == 1 and rows[0].group_id.endswith(group.task.group)
@@ -207,6 +210,16 @@ def test_close_stops_episodes_and_closes_their_environments():
 
     factory, others = asyncio.run(run())
     assert not others and [env.calls[-1] for env in factory.made] == ["close"] * 4
+
+
+def test_waiting_after_close_says_so_instead_of_hanging():
+    async def run():
+        async with rollouts(lambda _: ScriptedEnv(steps=(HANG,))) as playing:
+            playing.submit(make_task(), 1)
+        await playing.wait(1)
+
+    with pytest.raises(RuntimeError, match="closed"):
+        asyncio.run(run())
 
 
 # Resume
