@@ -149,21 +149,25 @@ def _check_devices(config) -> None:
 
 
 def _eval(arguments: argparse.Namespace, overrides: list[str]) -> None:
-    from agentjax.config import from_json, load
-    from agentjax.monitor import RunFolder
-
-    if arguments.config is None and arguments.run is None:
-        raise ValueError("agentjax eval needs --run=DIR, the folder of a run (or --config, which names one).")
-    if arguments.run is None:
-        config = load(arguments.config, overrides)
-    else:
-        saved = RunFolder(arguments.run).config
-        if not saved.is_file():
-            raise ValueError(f"{arguments.run} is no run folder: there is no {saved}.")
-        config = from_json(saved.read_text(), [*overrides, f"run_dir={arguments.run}"])
+    config = _config_of_run(arguments.run, arguments.config, overrides)
     _check_devices(config)
     result = importlib.import_module("agentjax.evaluate").main(config, step=arguments.step)
     _report(result, arguments.json)
+
+
+def _config_of_run(run: str | None, path: str | None, overrides: list[str]):
+    """The config a run was made with, or that of a file, whose run is meant."""
+    from agentjax.config import from_json, load
+    from agentjax.monitor import RunFolder
+
+    if run is not None:
+        saved = RunFolder(run).config
+        if not saved.is_file():
+            raise ValueError(f"{run} is no run folder: there is no {saved}.")
+        return from_json(saved.read_text(), [*overrides, f"run_dir={run}"])
+    if path is not None:
+        return load(path, overrides)
+    raise ValueError("agentjax eval needs --run=DIR, the folder of a run, or --config, which names one.")
 
 
 def _bench(arguments: argparse.Namespace, overrides: list[str]) -> None:

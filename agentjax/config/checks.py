@@ -6,6 +6,7 @@ from agentjax.chat.registry import CHAT_FORMATS
 from agentjax.config.convert import did_you_mean
 from agentjax.config.experiment import Config
 from agentjax.envs.registry import find_env, make_env
+from agentjax.envs.sandbox.pool import find_backend
 from agentjax.sharding.mesh import MeshConfig
 
 
@@ -32,6 +33,7 @@ def _check_names(config: Config) -> None:
     if config.chat.format not in CHAT_FORMATS:
         near = did_you_mean(config.chat.format, CHAT_FORMATS)
         raise ValueError(f"chat.format={config.chat.format!r} is not one of {', '.join(sorted(CHAT_FORMATS))}.{near}")
+    find_backend(config.sandbox.backend)
     make_env(config.env.name, args=config.env.args)
     players = find_env(config.env.name).players
     for name in config.env.players:

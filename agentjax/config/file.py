@@ -3,6 +3,7 @@
 import dataclasses
 import importlib.util
 import json
+import re
 import traceback
 import typing
 from collections.abc import Sequence
@@ -19,23 +20,23 @@ from agentjax.config.experiment import Config
 from agentjax.config.overrides import apply_overrides
 
 
-def default_config() -> ConfigDict:
+def default_config() -> Any:  # a ConfigDict, whose keys no type checker knows
     """Every key with its default, as a type-safe `ConfigDict` for a config file to fill.
 
     A key that may be None is a placeholder: None until set. `env.args` and `env.players` take any keys.
     """
-    return _config_dict(Config)
+    config = _config_dict(Config())
+    config.name = config.run_dir = ""  # `load` names the run after the file
+    return config
 
 
-def _config_dict(cls: Any) -> ConfigDict:
+def _config_dict(config: Any) -> ConfigDict:
     values = {}
-    for field in dataclasses.fields(cls):
-        hint = field_types(cls)[field.name]
-        if dataclasses.is_dataclass(hint):
-            values[field.name] = _config_dict(hint)
-            continue
-        default = field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
-        values[field.name] = placeholder(_without_none(hint)) if default is None else default
+    for name, hint in field_types(type(config)).items():
+        value = getattr(config, name)
+        if dataclasses.is_dataclass(value):
+            value = _config_dict(value)
+        values[name] = placeholder(_without_none(hint)) if value is None else value
     return ConfigDict(values)
 
 
@@ -101,7 +102,8 @@ def _explain(file: Path, error: Exception) -> str:
     place = f"{file}:{frames[-1].lineno}: {frames[-1].line}\n" if frames else f"{file}: "
     raised_by = traceback.extract_tb(error.__traceback__)[-1].filename
     if isinstance(error, AttributeError | KeyError) and "ml_collections" in raised_by:
-        return place + unknown_key(str(error).strip("\"'"), known_keys(Config))
+        quoted = re.search(r"['\"](\w+)\\?['\"]", str(error))  # the first word in quotes is the key
+        return place + (unknown_key(quoted[1], known_keys(Config)) if quoted else str(error))
     return place + str(error)
 
 

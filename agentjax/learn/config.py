@@ -80,7 +80,7 @@ class OptimizerConfig:
 class LearnerConfig:
     """How an update is laid out in memory and time; none of it changes what is learnt."""
 
-    row_length: int = 1024  # tokens a packed row; no trajectory may be longer
+    row_length: int = 2048  # tokens a packed row; no trajectory may be longer
     rows: int = 8  # rows per microbatch, divisible by mesh data x fsdp
     microbatches: int | None = None  # most microbatches in an update; None: enough for a full step
     logprob_chunk: int | None = None  # tokens a row whose logits exist at once; None: the whole row

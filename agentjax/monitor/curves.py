@@ -53,9 +53,9 @@ def _reward(axis: Axes, records: Records) -> None:
 def _success(axis: Axes, records: Records) -> None:
     axis.set_title("Held-out success, greedy")
     steps, values = _series(records, "eval", names.SUCCESS)
-    axis.plot(steps, values, color=_BLUE, linewidth=2, marker="o", markersize=4)
     axis.set_ylim(-0.03, 1.03)
     if values:
+        axis.plot(steps, values, color=_BLUE, linewidth=2, marker="o", markersize=4)
         axis.annotate(f"{values[-1]:.2f}", (steps[-1], values[-1]), (-4, -14), textcoords="offset points", ha="right")
 
 
@@ -77,7 +77,7 @@ def _mismatch(axis: Axes, records: Records) -> None:
     axis.set_title("GRPO: |sampler - trainer logprob|, nats")
     _plot(axis, records, "grpo", names.MISMATCH_MAX, _GREY, "max")
     _plot(axis, records, "grpo", names.MISMATCH, _BLUE, "mean")
-    if any(value > 0 for line in axis.lines for value in line.get_ydata()):
+    if any(value > 0 for value in _series(records, "grpo", names.MISMATCH)[1]):
         axis.set_yscale("log")
 
 
@@ -104,5 +104,5 @@ def _tidy(axis: Axes) -> None:
     axis.set_xlabel(axis.get_xlabel() or "GRPO step", fontsize=8.5, color=_INK)
     if axis.get_legend_handles_labels()[0]:
         axis.legend(frameon=False, fontsize=8.5)
-    if not axis.lines or not len(axis.lines[0].get_xdata()):
+    if not axis.has_data():
         axis.text(0.5, 0.5, "not measured", transform=axis.transAxes, ha="center", color=_GREY, fontsize=9)

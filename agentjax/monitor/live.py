@@ -1,5 +1,6 @@
 """Live view: boards in, a terminal screen or plain lines out."""
 
+import dataclasses
 import time
 from collections.abc import Callable
 from typing import Literal, Protocol
@@ -11,6 +12,8 @@ from rich.text import Text
 from agentjax.monitor.board import Board
 from agentjax.monitor.draw import log_line, render, success_text
 from agentjax.monitor.transcript import Decode, transcript
+
+_LOG_WIDTH = 120  # columns of a transcript in a log, which has no width of its own
 
 
 class View(Protocol):
@@ -28,14 +31,16 @@ class View(Protocol):
 class LiveView:
     """A screen that is redrawn in place, for terminals."""
 
-    def __init__(self, console: Console, decode: Decode):
+    def __init__(self, console: Console, decode: Decode, *, now: Callable[[], float] = time.monotonic):
         """Take over the bottom of the terminal.
 
         Args:
             console: Where to draw.
             decode: Ids to text, for sample transcripts.
+            now: Gives monotonic seconds.
         """
-        self._board: Board | None = None
+        self._shown: tuple[Board, float] | None = None  # and since when; one value, as a thread draws it
+        self._now = now
         self._decode = decode
         self._console = console
         self._live = Live(get_renderable=self._draw, console=console, refresh_per_second=4, transient=False)
@@ -43,14 +48,18 @@ class LiveView:
 
     def show(self, board: Board) -> None:
         """Draw this board from now on."""
-        self._board = board
+        self._shown = board, self._now()
 
     def close(self) -> None:
         """Draw once more and give the terminal back."""
         self._live.stop()
 
     def _draw(self) -> RenderableType:
-        return "" if self._board is None else render(self._board, self._decode, width=self._console.width)
+        if self._shown is None:
+            return ""
+        board, since = self._shown
+        board = dataclasses.replace(board, elapsed_s=board.elapsed_s + self._now() - since)  # goes on within a step
+        return render(board, self._decode, width=self._console.width)
 
 
 class LogView:
@@ -83,7 +92,7 @@ class LogView:
         elif last is not None and board.successes != last.successes:
             self._print(Text(f"{board.name}: held-out success {success_text(board.successes)}  {board.story}".rstrip()))
             if board.sample is not None:
-                self._print(transcript(board.sample, self._decode, width=self._console.width))
+                self._print(transcript(board.sample, self._decode, width=max(self._console.width, _LOG_WIDTH)))
         elif board.phase and (board.step == board.total or self._now() - self._shown_at >= self._every_s):
             self._shown_at = self._now()
             self._print(Text(log_line(board)))

@@ -18,6 +18,8 @@ from agentjax.monitor.summary import Summary, render_summary, summarize, write_s
 from agentjax.monitor.transcript import Decode
 from agentjax.trajectory import Trajectory
 
+_DRAW_EVERY_S = 30.0  # drawing takes a second of a core that the run could use
+
 
 class Monitor:
     """What a person sees of a run, and what is kept of it.
@@ -50,6 +52,7 @@ class Monitor:
         self._config = config
         self._now = now
         self._began = self._stepped = now()
+        self._drawn = now()
         self._seconds_before = 0.0
         self._metrics = MetricsFile(self.folder.metrics)
         self._events = Events(self.folder.tensorboard) if config.monitor.tensorboard else None
@@ -79,11 +82,12 @@ class Monitor:
         self._show(self._board.after_step(phase, step, metrics, sample, seconds=seconds))
 
     def evaluation(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Record an evaluation after so many GRPO updates, and draw the curves so far."""
+        """Record an evaluation after so many GRPO updates, and draw the curves so far, if that was not done just now."""
         self._record("eval", step, metrics)
         successes = (*self._board.successes, *([metrics[names.SUCCESS]] if names.SUCCESS in metrics else []))
         self._show(dataclasses.replace(self._board, successes=successes, status=""))
-        self.draw_curves()
+        if self._now() - self._drawn >= _DRAW_EVERY_S:
+            self.draw_curves()
         self._stepped = self._now()  # the pace is that of updates alone
 
     def keeps_trajectories(self, step: int) -> bool:
@@ -119,6 +123,7 @@ class Monitor:
 
     def draw_curves(self) -> None:
         """Draw `curves.png` from what was recorded so far."""
+        self._drawn = self._now()
         draw_curves(self._metrics.read(), self.folder.curves, title=self._config.name)
 
     def summary(self, *, compiles_after_warmup: int, ended: str = "all steps done") -> Summary:
