@@ -22,9 +22,17 @@ examples:
   agentjax bench rollout --preset agentic --json=bench.json
       tokens per second of the sampling engine
 
-config keys: every key stands with its meaning in agentjax/config/sections.py. A value is a number, text, true, false,
-none or a tuple such as 1,2: --config.train.target=none. JAX_COMPILATION_CACHE_DIR=~/.cache/agentjax/xla keeps
-compiled programs between runs; AGENTJAX_TRACEBACK=1 shows where an error was raised.
+environment variables:
+  JAX_PLATFORMS=cpu                              where to run; by default on what JAX finds
+  JAX_COMPILATION_CACHE_DIR=~/.cache/agentjax/xla    keep compiled programs from one run to the next
+  AGENTJAX_TRACEBACK=1                           show where an error was raised
+"""
+
+_KEYS = """\
+keys:
+  --config.a.b=value overrides a key of the config, as often as you like. A value is a number, text, true, false, none,
+  or a tuple such as 1,2. All keys stand in agentjax/config/experiment.py, each with its meaning and unit; a run folder
+  has them with its values, in config.json. A mistyped key is answered with the nearest one.
 """
 
 
@@ -38,6 +46,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         The exit status.
     """
     argv, overrides = split_overrides(sys.argv[1:] if argv is None else argv)
+    if os.getcwd() not in sys.path:  # env.name="my_module:MyEnv" may name a module in the working directory
+        sys.path.append(os.getcwd())
     parser = make_parser()
     arguments, rest = parser.parse_known_args(argv)
     if rest and arguments.command is not _bench:
@@ -74,30 +84,33 @@ def split_overrides(argv: Sequence[str]) -> tuple[list[str], list[str]]:
 
 def make_parser() -> argparse.ArgumentParser:
     """The parser of every command."""
-    shape: Any = {"formatter_class": argparse.RawDescriptionHelpFormatter}
-    parser = argparse.ArgumentParser(
-        "agentjax", description=_DESCRIPTION, epilog=_EXAMPLES, allow_abbrev=False, **shape
-    )
+    shape: Any = {"formatter_class": argparse.RawDescriptionHelpFormatter, "allow_abbrev": False}
+    parser = argparse.ArgumentParser("agentjax", description=_DESCRIPTION, epilog=_EXAMPLES, **shape)
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
 
-    def command(name: str, function: Any, text: str) -> argparse.ArgumentParser:
-        added = commands.add_parser(
-            name, help=text, description=text, epilog=_EXAMPLES, allow_abbrev=False, usage=_USAGE[name], **shape
-        )
-        added.set_defaults(command=function)
-        return added
+    text = "SFT on demonstrations, then GRPO, with evaluations and checkpoints"
+    train = commands.add_parser("train", help=text, description=text, usage=_USAGE["train"], epilog=_KEYS, **shape)
+    train.set_defaults(command=_train)
+    _add_config(train, required=True)
 
-    for name, function, text in (
-        ("train", _train, "train: SFT on demonstrations, then GRPO, with evaluations and checkpoints"),
-        ("sft", _sft, "the cold start alone: SFT on demonstrations of scripted players"),
-    ):
-        _add_config(command(name, function, text), required=True)
-    evaluate = command("eval", _eval, "evaluate the checkpoint of a run on held-out tasks")
+    text = "the cold start alone: SFT on demonstrations of scripted players"
+    sft = commands.add_parser("sft", help=text, description=text, usage=_USAGE["sft"], epilog=_KEYS, **shape)
+    sft.set_defaults(command=_sft)
+    _add_config(sft, required=True)
+
+    text = "evaluate the checkpoint of a run on held-out tasks"
+    evaluate = commands.add_parser("eval", help=text, description=text, usage=_USAGE["eval"], epilog=_KEYS, **shape)
+    evaluate.set_defaults(command=_eval)
     _add_config(evaluate, required=False)
     evaluate.add_argument("--run", metavar="DIR", help="run folder; its own config is used, with overrides on top")
     evaluate.add_argument("--step", type=int, help="GRPO step of the checkpoint; the newest if not given")
     _add_json(evaluate)
-    bench = command("bench", _bench, "measure: `agentjax bench rollout --help` for its options")
+
+    text = "measure speed; `agentjax bench rollout --help` shows the options of a benchmark"
+    bench = commands.add_parser(
+        "bench", help=text, description=text, usage=_USAGE["bench"], add_help=False, **shape
+    )  # --help belongs to the benchmark
+    bench.set_defaults(command=_bench)
     bench.add_argument("name", help="what to measure, such as rollout")
     _add_json(bench)
     return parser
