@@ -134,11 +134,14 @@ def test_max_turns_is_also_what_an_environment_s_truncation_means():
     assert (row.stop, row.reward) == (StopReason.MAX_TURNS, 0.5)
 
 
-@pytest.mark.parametrize("total", [60, 61, 62, 75, 90])
-def test_total_tokens_bounds_the_whole_stream(total):
-    row = play_one(ScriptedEnv(), ScriptedSampler("some words<|im_end|>"), total_tokens=total, turn_tokens=20)
-    assert row.stop is StopReason.MAX_TOKENS and row.reward == 0.0
-    assert len(row.tokens) <= total and row.segments[-1].source is Source.POLICY
+def test_total_tokens_bounds_the_whole_stream_and_every_turn_has_room():
+    prompt = len(FORMAT.prompt([Message("user", "question")]))
+    for total in range(prompt + 1, prompt + 100):
+        sampler = ScriptedSampler("some words<|im_end|>")
+        row = play_one(ScriptedEnv(), sampler, total_tokens=total, turn_tokens=min(20, total))
+        assert row.stop is StopReason.MAX_TOKENS and row.reward == 0.0
+        assert len(row.tokens) <= total and row.segments[-1].source is Source.POLICY
+        assert all(1 <= r.max_tokens <= min(20, total - len(r.ids)) for r in sampler.requests)
 
 
 def test_turn_tokens_bounds_each_turn_and_the_environment_is_told():
