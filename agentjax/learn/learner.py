@@ -173,7 +173,7 @@ class Learner:
         gradients, metrics = accumulate_gradients(
             state.params, reference, state.step, batch, forward=self._forward, objective=self._objective
         )
-        norm = optax.global_norm(gradients)
+        norm = optax.tree.norm(gradients)
         finite = jnp.isfinite(metrics["policy/loss"]) & jnp.isfinite(norm)
         applied = finite & (batch.tokens > 0)
         changes, opt_state = self._optimizer.update(gradients, state.opt_state, state.params)

@@ -1,5 +1,6 @@
 """Drawing: a board in, a screen or a line of text out."""
 
+import math
 from collections.abc import Mapping, Sequence
 
 from rich import box
@@ -14,7 +15,13 @@ from agentjax.monitor.board import PHASES, Board, time_split
 from agentjax.monitor.transcript import Decode, transcript
 
 _BLOCKS = "▁▂▃▄▅▆▇█"
-_PART_STYLES = {"decode": "green", "prefill": "cyan", "tool_wait": "yellow", "train": "magenta", "idle": "bright_black"}
+_PART_STYLES = dict(
+    zip(
+        names.TIME_SPLIT,
+        ("green", "cyan", "blue", "yellow", "magenta", "bright_magenta", "white", "bright_black"),
+        strict=True,
+    )
+)
 
 
 def log_line(board: Board) -> str:
@@ -118,7 +125,7 @@ def _split_bar(split: Mapping[str, float], width: int) -> Text:
 
 def sparkline(values: Sequence[float], *, low: float | None = None, high: float | None = None, width: int = 24) -> str:
     """The last values as block characters, between their own bounds, or wider ones if given."""
-    shown = [v for v in values[-width:] if v == v]
+    shown = [value for value in values[-width:] if math.isfinite(value)]
     if not shown:
         return ""
     low = min(shown) if low is None else min(low, *shown)

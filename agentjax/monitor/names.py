@@ -18,4 +18,6 @@ MISMATCH = "policy/mismatch"  # mean |sampler - trainer logprob|, nats
 MISMATCH_MAX = "policy/mismatch_max"  # the largest of a step, nats
 SUCCESS = "eval/success"  # held-out success of the greedy policy
 STEP_S = "time/step_s"  # wall seconds of the step
-TIME_SPLIT = ("decode", "prefill", "tool_wait", "train", "idle")  # parts of it, each time/<part>_s
+# Parts of the step, in wall seconds, each time/<part>_s. `exchange`: the scheduler's own work between two blocks;
+# `tool_wait`: nothing could be decoded, every episode waited for a tool; `idle`: what no part claims.
+TIME_SPLIT = ("decode", "prefill", "exchange", "tool_wait", "train", "eval", "save", "idle")

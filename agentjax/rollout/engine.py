@@ -18,6 +18,7 @@ from agentjax.rollout.program import Params, SamplingProgram
 from agentjax.rollout.request import SampledTurn, TurnRequest
 from agentjax.rollout.scheduler import Counters, Run, Scheduler
 from agentjax.sharding.rules import SAMPLER_RULES, shardings
+from agentjax.trajectory import Segment, Source
 
 
 @dataclasses.dataclass
@@ -34,6 +35,15 @@ class EngineTimes:
     exchange: float = 0.0
     wait: float = 0.0
     reshard: float = 0.0
+
+    def copy(self) -> "EngineTimes":
+        """The times as they are now."""
+        return dataclasses.replace(self)
+
+    def since(self, earlier: "EngineTimes") -> "EngineTimes":
+        """What was spent since then."""
+        now, before = dataclasses.asdict(self), dataclasses.asdict(earlier)
+        return EngineTimes(**{name: now[name] - before[name] for name in now})
 
 
 class Engine:
@@ -143,6 +153,14 @@ class Engine:
     def in_flight(self) -> list[Run]:
         """Turns queued or being sampled; call it between runs only."""
         return [run for scheduler in self._schedulers for run in scheduler.in_flight()]
+
+    def under_way(self, request: TurnRequest) -> Segment | None:
+        """The tokens sampled so far for a request, if there are any; call it between runs only."""
+        for run in self.in_flight():
+            sampled = slice(len(request.ids), run.length)
+            if run.request is request and run.length > len(request.ids):
+                return Segment(Source.POLICY, run.stream[sampled], run.logprobs[sampled], run.versions[sampled])
+        return None
 
     @property
     def counters(self) -> Counters:
