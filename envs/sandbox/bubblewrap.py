@@ -22,6 +22,7 @@ WRITABLE = ("/app", "/tmp", "/dev/shm")  # the first is the working directory an
 NOBODY = 65534  # uid and gid of sessions when this program runs as root, where rlimits would not hold
 START_S = 20.0  # a session that is not ready by then will not be
 GRACE_S = 10.0  # a server that is this late with a result is stuck
+CLOSE_S = 2.0  # a server that has not ended by then is killed
 FILE_S = 10.0  # wall-clock limit of reading or writing a file
 
 _BOOT = """
@@ -111,11 +112,13 @@ class BubblewrapSandbox:
 
     async def close(self) -> None:
         """End the session; see `Sandbox.close`."""
+        self._channel.lose("it was closed")
+        self._channel.hang_up()
         try:
+            await asyncio.wait_for(self._channel.exited.wait(), CLOSE_S)
+        except TimeoutError:
             self._transport.kill()
-        except ProcessLookupError:
-            pass
-        await self._channel.exited.wait()
+            await self._channel.exited.wait()
         self._transport.close()
 
     async def _run(

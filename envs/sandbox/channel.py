@@ -50,6 +50,10 @@ class Channel(asyncio.SubprocessProtocol):
         if not self.lost:
             self._send({"id": request_id, "kind": "cancel"})
 
+    def hang_up(self) -> None:
+        """Close the request pipe, at which the server ends; bubblewrap then leaves no zombie to the host."""
+        self._stdin.close()
+
     def lose(self, why: str) -> None:
         """Take no more calls and fail those in flight. The first reason stays."""
         if self.lost:

@@ -62,6 +62,7 @@ def drop_capabilities():
 def run_python(_, payload):
     """Run code as a fresh `__main__`; what it prints and its traceback are the output, as under `python script.py`."""
     gc.enable()
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     sys.stderr = sys.stdout
     main = sys.modules["__main__"] = types.ModuleType("__main__")
     source = payload.decode()

@@ -8,7 +8,8 @@ A frame is two big-endian uint32 lengths, a JSON header and raw bytes. A request
 its bytes are the code, command or file; a result's header holds the `id` and how it ended, its bytes are the output.
 
 Who is kept from what. Code runs as the session's uid, without capabilities and with rlimits. A child closes the control
-pipes before anything else, and the server is not dumpable: /proc/1/fd cannot be opened and the server cannot be traced.
+pipes before anything else, and the server is not dumpable and holds capabilities that no child has: either alone keeps
+its /proc/1/fd from being opened and itself from being traced. A child also drops what it inherited of other calls.
 Python code gets its own process namespace, /proc and, if `private`, writable directories. So concurrent calls do not
 see each other, and killing a call's first process kills all that it started.
 """
@@ -27,7 +28,8 @@ import time
 from agentjax.envs.sandbox.exec_child import check, libc, mount_tmpfs, run_child
 
 LENGTHS = struct.Struct(">II")
-FLOOD_BYTES = 16 << 20  # a call that writes this much beyond its cap is killed
+FLOOD_BYTES = {"python": 1 << 20}  # a call that writes this much beyond its cap is killed: an endless `print` soon,
+OTHER_FLOOD_BYTES = 16 << 20  # the log of a build late
 CLONE_NEWNS, CLONE_NEWPID, SYS_CLONE3 = 0x00020000, 0x20000000, 435
 MNT_DETACH, PR_SET_DUMPABLE = 2, 4
 libc_holding_gil = ctypes.PyDLL(None, use_errno=True)
@@ -41,6 +43,7 @@ class Job:
         self.cap = request["max_output"]
         self.deadline = time.monotonic() + request["timeout_s"]
         self.owns_tree = request["kind"] == "python"
+        self.flood = FLOOD_BYTES.get(request["kind"], OTHER_FLOOD_BYTES)
         self.output, self.dropped = bytearray(), 0
         self.killed = self.timed_out = False
 
@@ -57,7 +60,7 @@ class Job:
 
     def drain(self):
         """Take the rest once the process is gone. A daemon it left may go on writing, so this ends at the flood mark."""
-        while self.dropped <= FLOOD_BYTES and self.read():
+        while self.dropped <= self.flood and self.read():
             pass
 
 
@@ -74,6 +77,7 @@ class Server:
         wake, wake_writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         signal.set_wakeup_fd(wake_writer, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # which process 1 ignores; Python's handler would raise
         self.watch(self.control_in, self.on_request)
         self.watch(wake, lambda: (os.read(wake, 4096), self.reap()))
 
@@ -105,10 +109,10 @@ class Server:
                 self.kill(job)
 
     def on_request(self):
-        data = os.read(self.control_in, 1 << 20)
-        if not data:
+        before = len(self.inbox)
+        self.inbox += os.read(self.control_in, 1 << 20)
+        if len(self.inbox) == before:
             os._exit(0)  # the host is gone; the kernel ends the namespace with its process 1
-        self.inbox += data
         while len(self.inbox) >= LENGTHS.size:
             header, body = LENGTHS.unpack_from(self.inbox)
             start = LENGTHS.size + header
@@ -133,22 +137,23 @@ class Server:
         reader, writer = os.pipe2(os.O_CLOEXEC)
         pid = clone(CLONE_NEWPID | CLONE_NEWNS if request["kind"] == "python" else 0)
         if pid == 0:
-            self.forget()
+            self.forget(request)
             run_child(self.settings, request, payload, writer)
         os.close(writer)
         os.set_blocking(reader, False)
         job = self.jobs[pid] = Job(request, pid, reader)
         self.watch(reader, lambda: self.on_output(job))
 
-    def forget(self):
-        """In a child: drop the ids, code and output of the calls, this one's included."""
+    def forget(self, request):
+        """In a child: drop the code and output of the other calls, and every id."""
+        del request["id"]
         for store in (self.jobs, self.handlers, self.inbox, self.outbox):
             store.clear()
 
     def on_output(self, job):
         if job.read() == 0:
             self.unwatch(job.pipe)  # closed; the process may go on
-        elif job.dropped > FLOOD_BYTES and not job.killed:
+        elif job.dropped > job.flood and not job.killed:
             self.kill(job)
 
     def kill(self, job):

@@ -68,9 +68,7 @@ class Lease:
     ) -> ExecResult:
         """Run a shell command; see `Sandbox.exec`."""
         held = self._held()
-        return self._counters.count(
-            await held.exec(cmd, timeout_s=timeout_s, max_output=max_output, cwd=cwd, env=env)
-        )
+        return self._counters.count(await held.exec(cmd, timeout_s=timeout_s, max_output=max_output, cwd=cwd, env=env))
 
     async def run_python(
         self, code: str, *, timeout_s: float | None = None, max_output: int | None = None, private: bool = False

@@ -171,5 +171,3 @@ def unsandboxed_limits(config: SandboxConfig) -> Limits:
         "processes that leave their group survive a timeout",
     )
     return Limits("unsandboxed_subprocess", enforced, not_enforced)
-
-
