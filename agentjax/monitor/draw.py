@@ -15,13 +15,8 @@ from agentjax.monitor.board import PHASES, Board, time_split
 from agentjax.monitor.transcript import Decode, transcript
 
 _BLOCKS = "▁▂▃▄▅▆▇█"
-_PART_STYLES = dict(
-    zip(
-        names.TIME_SPLIT,
-        ("green", "cyan", "blue", "yellow", "magenta", "bright_magenta", "white", "bright_black"),
-        strict=True,
-    )
-)
+_PART_COLOURS = ("green", "cyan", "blue", "yellow", "magenta", "bright_magenta", "white", "bright_black")
+_PART_STYLES: dict[str, str] = dict(zip(names.TIME_SPLIT, _PART_COLOURS, strict=True))
 
 
 def log_line(board: Board) -> str:
