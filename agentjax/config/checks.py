@@ -95,9 +95,9 @@ def _mesh_sizes(mesh: MeshConfig, device_count: int | None) -> dict[str, int]:
     known = math.prod(size for size in sizes.values() if size > 0)
     if device_count is None:
         return {axis: max(size, 1) for axis, size in sizes.items()}
-    if device_count % known or (known != device_count and -1 not in sizes.values()):
+    if known > device_count or (-1 in sizes.values() and device_count % known):
         asked = " x ".join(f"{axis}={size}" for axis, size in sizes.items())
-        raise ValueError(f"mesh {asked} does not fit {device_count} devices; mesh.data=-1 takes all the rest.")
+        raise ValueError(f"mesh {asked} does not fit {device_count} devices; -1 on one axis takes all the rest.")
     return {axis: device_count // known if size == -1 else size for axis, size in sizes.items()}
 
 

@@ -46,8 +46,10 @@ def test_what_does_not_go_together_is_refused(overrides, message):
 
 def test_the_mesh_must_fit_the_devices():
     validate(load("quickstart", ["mesh.data=2", "mesh.fsdp=2", "mesh.tensor=2"]), device_count=8)
-    with pytest.raises(ValueError, match="mesh data=2 x fsdp=1 x tensor=1 does not fit 3 devices"):
-        validate(load("quickstart", ["mesh.data=2"]), device_count=3)
+    with pytest.raises(ValueError, match="mesh data=2 x fsdp=1 x tensor=1 does not fit 1 devices"):
+        validate(load("quickstart", ["mesh.data=2"]), device_count=1)
+    with pytest.raises(ValueError, match="mesh data=-1 x fsdp=1 x tensor=2 does not fit 3 devices"):
+        validate(load("quickstart", ["mesh.data=-1", "mesh.tensor=2"]), device_count=3)
 
 
 def test_an_axis_that_takes_the_rest_counts_once_the_devices_are_known():
