@@ -47,9 +47,10 @@ class PythonMathArgs:
     def __post_init__(self):
         if not 0.0 <= self.chain_fraction <= 1.0:
             raise ValueError(f"env.args.chain_fraction must be within [0, 1], got {self.chain_fraction}.")
-        if not 1 <= self.min_digits <= self.max_digits:
+        if not 1 <= self.min_digits <= self.max_digits <= 9:
             raise ValueError(
-                f"env.args.min_digits ({self.min_digits}) must be >= 1 and <= env.args.max_digits ({self.max_digits})."
+                f"env.args.min_digits ({self.min_digits}) and env.args.max_digits ({self.max_digits}) must be "
+                "within [1, 9], in this order."
             )
         if self.result_digits < 4:
             raise ValueError(f"env.args.result_digits must be >= 4, got {self.result_digits}.")
@@ -141,13 +142,12 @@ def program(expression: object) -> str:
     return f"print({expression})"
 
 
-def draw_problem(rng: np.random.Generator, args: PythonMathArgs) -> Problem:
-    """Draws a problem at random: one or two operations, and one more in a chain.
+def draw_problem(rng: np.random.Generator, args: PythonMathArgs, *, chain: bool) -> Problem:
+    """Draws a problem at random: of one or two operations if single, of two and then one more if a chain.
 
     Raises:
         ValueError: If the arguments leave no problem.
     """
-    chain = rng.random() < args.chain_fraction
     for _ in range(_MAX_DRAWS):
         operands = _draw_operands(rng, 4, args)
         operators = "".join(_OPERATORS[index] for index in rng.integers(len(_OPERATORS), size=3))
@@ -185,11 +185,18 @@ class PythonMath(ToolEnv):
 
     @classmethod
     def source(cls, args: PythonMathArgs) -> TaskSource:
-        """Endless problems; a task's data holds "question", "answer" (text) and "kind"."""
+        """Endless problems; a task's data holds "question", "answer" (text) and "kind", "single" or "chain".
+
+        Raises:
+            ValueError: If the arguments leave no problem of a kind that they ask for.
+        """
+        for chain in {args.chain_fraction > 0.0, args.chain_fraction == 1.0}:
+            draw_problem(np.random.default_rng(0), args, chain=chain)
 
         def draw(rng: np.random.Generator) -> Mapping[str, Any]:
-            problem = draw_problem(rng, args)
-            kind = "chain" if problem.then else "single"
+            chain = bool(rng.random() < args.chain_fraction)
+            problem = draw_problem(rng, args, chain=chain)
+            kind = "chain" if chain else "single"
             return {"question": problem.question, "answer": str(problem.answer), "kind": kind}
 
         return DrawnTasks("python_math", draw)
