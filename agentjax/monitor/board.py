@@ -65,7 +65,7 @@ class Board:
             return "Cold start: it imitates scripted players" + (f" ({shares})." if shares else ".")
         use, with_tool = self.metrics.get(names.TOOL_USE), self.metrics.get(names.REWARD_WITH_TOOL)
         without = self.metrics.get(names.REWARD_WITHOUT_TOOL)
-        if use is None:
+        if not use:  # an environment without tools, or a policy that never tried one
             return ""
         parts = [f"{use:.0%} of episodes call a tool" + ("" if with_tool is None else f" and earn {with_tool:.2f}")]
         parts += [] if without is None else [f"the rest guess and earn {without:.2f}"]

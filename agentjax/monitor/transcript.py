@@ -39,7 +39,13 @@ def _say(segment: Segment, decode: Decode) -> str:
     text = decode(segment.ids.tolist())
     if segment.source is Source.PROMPT:  # the last message alone
         text = next((message for message in reversed(_ROLE_LINES.split(text)) if message.strip()), "")
-    return " ".join(_CONTROL.sub(" ", _ROLE_LINES.sub(" ", text)).split())
+    return _printable(_CONTROL.sub(" ", _ROLE_LINES.sub(" ", text)))
+
+
+def _printable(text: str) -> str:
+    """The text on one line; what could steer a terminal becomes U+FFFD, as the policy and tools may write anything."""
+    line = " ".join(text.split())
+    return "".join(character if character.isprintable() else "\ufffd" for character in line)
 
 
 def _line(label: str, text: str, style: str, width: int) -> Text:
@@ -50,7 +56,9 @@ def _line(label: str, text: str, style: str, width: int) -> Text:
 
 def _reward_line(trajectory: Trajectory) -> Text:
     if trajectory.reward is None:
-        return Text.assemble((f"{'fault':>7}  ", "dim"), (f"{trajectory.stop}: {trajectory.error}", "yellow"))
+        return Text.assemble(
+            (f"{'fault':>7}  ", "dim"), (_printable(f"{trajectory.stop}: {trajectory.error}"), "yellow")
+        )
     style = "bold green" if trajectory.reward > 0 else "bold red"
     return Text.assemble(
         (f"{'reward':>7}  ", "dim"), (f"{trajectory.reward:g}", style), (f"  {trajectory.stop}", "dim")

@@ -1,5 +1,6 @@
 """What a person reads: screens, lines and transcripts, rendered to a recorded console."""
 
+import dataclasses
 import io
 import math
 
@@ -10,8 +11,8 @@ from agentjax.monitor.board import Board
 from agentjax.monitor.draw import clock, log_line, render, sparkline
 from agentjax.monitor.live import LiveView, LogView, make_view
 from agentjax.monitor.transcript import transcript
-from agentjax.trajectory import StopReason
-from tests.monitor.made import Clock, calculate, decode, guess
+from agentjax.trajectory import Source, StopReason
+from tests.monitor.made import Clock, calculate, decode, guess, segment
 
 METRICS = {
     "policy/loss": 0.0123,
@@ -92,6 +93,18 @@ def test_speakers_have_colours_of_their_own():
 def test_a_transcript_of_a_fault_says_what_failed():
     fault = guess(None, stop=StopReason.SANDBOX_LOST, error="session died")
     assert transcript(fault, decode, width=80).plain.endswith("sandbox_lost: session died")
+
+
+def test_nothing_a_policy_writes_steers_the_terminal():
+    row = calculate()
+    segments = (*row.segments[:-1], segment(Source.POLICY, "\x1b[2J\x07408"))
+    lines = transcript(dataclasses.replace(row, segments=segments), decode, width=80).plain.splitlines()
+    assert lines[3].endswith("\ufffd[2J\ufffd408")
+
+
+def test_an_environment_without_tools_tells_no_story_of_tools():
+    metrics = {"reward/mean": 0.3, "rollout/tool_use": 0.0, "reward/without_tool": 0.3}
+    assert START.after_step("grpo", 1, metrics, None, seconds=1.0).story == ""
 
 
 def test_long_lines_are_cut_to_the_width():
