@@ -18,6 +18,7 @@ from agentjax.envs.python_math import Expression, Guesser, Problem, PythonMath, 
 from agentjax.envs.registry import make_env
 from agentjax.envs.sandbox import ExecResult, SandboxConfig, SandboxError
 from agentjax.envs.tasks import first_tasks
+from agentjax.envs.tools import ToolError
 
 ARGS = st.builds(PythonMathArgs, min_digits=st.integers(2, 3), max_code_chars=st.integers(20, 24))
 
@@ -213,7 +214,10 @@ def test_the_real_sandbox_gives_the_same_answers():
             factory = make_env("python_math", args={"chain_fraction": 0.5}, sandboxes=pool)
             tasks = first_tasks(factory.source, "eval", 12, seed=0)
             episodes = [play(factory(), task, factory.player("solver", seed=0)) for task in tasks]
-            return [transcript.reward for transcript in await asyncio.gather(*episodes)]
+            rewards = [transcript.reward for transcript in await asyncio.gather(*episodes)]
+            with pytest.raises(ToolError, match="took longer than 0.2 s"):
+                await PythonMath(sandboxes=pool, timeout_s=0.2).python("while 1:1")
+            return rewards
         finally:
             await pool.close()
 
