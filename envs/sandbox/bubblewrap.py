@@ -53,13 +53,19 @@ class BubblewrapSandbox:
         """
         argv = _argv(find_bwrap(), find_python(), config)
         identity = {"user": NOBODY, "group": NOBODY, "extra_groups": []} if os.geteuid() == 0 else {}
-        transport, channel = await asyncio.get_running_loop().subprocess_exec(Channel, *argv, env={}, **identity)
+        transport, channel = await asyncio.get_running_loop().subprocess_exec(
+            Channel,
+            *argv,
+            env={},
+            start_new_session=True,
+            **identity,  # Ctrl-C is for this program alone
+        )
         session = cls(config, transport, channel)
         try:
             await asyncio.wait_for(channel.ready, START_S)
         except (SandboxLost, TimeoutError) as error:
             await session.close()
-            raise SandboxUnavailable(explain_refusal(channel.complaint or str(error))) from error
+            raise SandboxUnavailable(explain_refusal(channel.complaint or f"not up in {START_S:g} s")) from error
         except BaseException:
             await session.close()
             raise

@@ -4,6 +4,7 @@ The child confines itself (control pipes closed, capabilities dropped, rlimits s
 Standard library only, like the server that forks it (`exec_server`).
 """
 
+import ast  # noqa: F401  what `traceback` loads to place its carets
 import atexit
 import ctypes
 import errno

@@ -94,7 +94,7 @@ def bubblewrap_limits(config: SandboxConfig) -> Limits:
     )
     worst = config.sessions * config.processes * config.memory_bytes / (1 << 30)
     not_enforced = (
-        f"the memory of all processes together (at worst {worst:.0f} GiB): that takes a memory cgroup around this program",
+        f"the memory of all processes together (at worst {worst:.0f} GiB) and of their files: that takes a memory cgroup",
         "the host's kernel is shared, and no filter of system calls is set",
     )
     if _kernel() < (5, 14):

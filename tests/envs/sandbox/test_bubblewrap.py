@@ -1,5 +1,6 @@
 """A session runs code as written, shows it nothing of the host, and holds it to its limits."""
 
+import asyncio
 import os
 import shutil
 import time
@@ -103,7 +104,7 @@ def test_files_outside_the_writable_directories_are_refused(session, path):
 # What code cannot see or touch.
 
 
-def test_the_environment_is_empty_but_for_the_sandboxs_own(session, monkeypatch):
+def test_the_environment_is_empty_but_for_the_sandboxs_own(session):
     names = python(session, "import os\nprint(*sorted(os.environ))")[1].split()
     assert names == ["HOME", "LANG", "PATH", "PWD"]
     assert set(session.exec("env | cut -d= -f1").output.split()) <= {*names, "SHLVL", "_"}
@@ -141,6 +142,10 @@ def test_code_runs_without_privilege(session):
     assert [int(fields[name], 16) for name in ("CapInh", "CapPrm", "CapEff", "CapAmb")] == [0, 0, 0, 0]
     assert session.exec("mount -t tmpfs x /app").returncode != 0
     assert session.exec("unshare -Ur true").returncode != 0  # no way to capabilities of its own
+
+
+def test_ctrl_c_in_the_terminal_does_not_reach_it(session):
+    assert os.getpgid(session.sandbox.pid) != os.getpgid(0)
 
 
 # Limits.
@@ -207,8 +212,6 @@ def test_a_sweep_kills_daemons_and_deletes_files(session):
 
 
 def test_a_call_nobody_waits_for_is_killed(runner, session):
-    import asyncio
-
     async def give_up():
         call = asyncio.ensure_future(session.sandbox.run_python("import time\ntime.sleep(60)"))
         await asyncio.sleep(0.1)
