@@ -10,7 +10,9 @@ from agentjax.envs.tools import object_schema, tool_spec
 from agentjax.envs.tools.schema import schema_errors
 
 
-async def search(query: str, limit: int = 5, *, order: Literal["new", "old"] = "new", tags: list[str] | None = None) -> str:
+async def search(
+    query: str, limit: int = 5, *, order: Literal["new", "old"] = "new", tags: list[str] | None = None
+) -> str:
     """Searches the library
     for pages.
 
