@@ -40,16 +40,11 @@ def explain_refusal(stderr: str, proc: Path = Path("/proc")) -> str:
         stderr: What bwrap, or the server in it, wrote before it ended.
         proc: Where the kernel's settings are read.
     """
-    advice = (
-        "Inside a container, start it so that it may make namespaces: "
-        "`docker run --security-opt seccomp=unconfined --security-opt apparmor=unconfined --security-opt "
-        "systempaths=unconfined`."
-    )
-    for name, refusing, remedy in _SETTINGS:
-        if _read(proc / "sys" / name) == refusing:
-            advice = remedy
-            break
-    return f"bubblewrap could not start a sandbox: {stderr.strip() or 'no message'}. {advice} {ASK_UNSANDBOXED}"
+    refused = any(word in stderr for word in ("ermission", "not permitted", "namespace"))
+    remedies = [remedy for name, refusing, remedy in _SETTINGS if _read(proc / "sys" / name) == refusing]
+    advice = (remedies or [_CONTAINER])[0] if refused else ""
+    said = f"bubblewrap could not start a sandbox: {stderr.strip() or 'no message'}."
+    return " ".join(part for part in (said, advice, ASK_UNSANDBOXED) if part)
 
 
 _SETTINGS = (
@@ -69,6 +64,10 @@ _SETTINGS = (
         "0",
         "User namespaces are off: `sudo sysctl -w user.max_user_namespaces=10000`.",
     ),
+)
+_CONTAINER = (
+    "Inside a container, start it so that it may make namespaces: `docker run --security-opt seccomp=unconfined "
+    "--security-opt apparmor=unconfined --security-opt systempaths=unconfined`."
 )
 
 

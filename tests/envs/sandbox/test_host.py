@@ -12,6 +12,7 @@ SETTINGS = {
     "kernel/unprivileged_userns_clone": ("0", "kernel.unprivileged_userns_clone=1"),
     "user/max_user_namespaces": ("0", "user.max_user_namespaces=10000"),
 }
+REFUSAL = "bwrap: setting up uid map: Permission denied"
 
 
 def start(**settings):
@@ -29,12 +30,12 @@ def test_a_missing_bwrap_says_what_to_install(monkeypatch, tmp_path):
 
 def test_a_refusing_bwrap_is_quoted_with_advice(monkeypatch, tmp_path):
     bwrap = tmp_path / "bwrap"
-    bwrap.write_text("#!/bin/sh\necho 'bwrap: setting up uid map: Permission denied' >&2\nexit 1\n")
+    bwrap.write_text(f"#!/bin/sh\necho '{REFUSAL}' >&2\nexit 1\n")
     bwrap.chmod(0o755)
     tmp_path.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     monkeypatch.setattr("os.geteuid", lambda: 1000)  # the script's folder is private to the user of the tests
-    with pytest.raises(SandboxUnavailable, match="setting up uid map: Permission denied.*unsandboxed_subprocess"):
+    with pytest.raises(SandboxUnavailable, match=f"{REFUSAL}.*unsandboxed_subprocess"):
         start()
 
 
@@ -44,13 +45,14 @@ def test_the_refusing_setting_is_named(tmp_path, name):
     setting = tmp_path / "sys" / name
     setting.parent.mkdir(parents=True)
     setting.write_text(value + "\n")
-    said = explain_refusal("bwrap: no", tmp_path)
-    assert "bwrap: no" in said and advice.rpartition(".*")[2] in said
+    said = explain_refusal(REFUSAL, tmp_path)
+    assert REFUSAL in said and advice.rpartition(".*")[2] in said
     assert "docker run" not in said
 
 
 def test_without_a_refusing_setting_a_container_is_suspected(tmp_path):
-    assert "docker run --security-opt" in explain_refusal("bwrap: no", tmp_path)
+    assert "docker run --security-opt" in explain_refusal(REFUSAL, tmp_path)
+    assert "docker" not in explain_refusal("python3: cannot open shared object file", tmp_path)
 
 
 @pytest.mark.parametrize(
