@@ -67,7 +67,6 @@ def run_python(_, payload):
     sys.stderr = sys.stdout
     main = sys.modules["__main__"] = types.ModuleType("__main__")
     source = payload.decode()
-    linecache.cache[CODE_NAME] = (len(source), None, source.splitlines(keepends=True), CODE_NAME)
     status = 0
     try:
         exec(compile(source, CODE_NAME, "exec"), main.__dict__)
@@ -75,7 +74,7 @@ def run_python(_, payload):
         status = exit_status(error.code)
     except BaseException as error:
         status = 1
-        print_traceback(error)
+        print_traceback(error, source)
     finally:
         wind_down()
     return status
@@ -88,7 +87,7 @@ def exit_status(code):
     return 1
 
 
-def print_traceback(error):
+def print_traceback(error, source):
     users_frames = error.__traceback__.tb_next
     traceback.print_exception(type(error), error, users_frames, file=sys.stdout)
 
