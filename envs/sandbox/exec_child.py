@@ -88,6 +88,7 @@ def exit_status(code):
 
 
 def print_traceback(error, source):
+    linecache.cache[CODE_NAME] = (len(source), None, source.splitlines(keepends=True), CODE_NAME)
     users_frames = error.__traceback__.tb_next
     traceback.print_exception(type(error), error, users_frames, file=sys.stdout)
 
