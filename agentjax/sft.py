@@ -9,8 +9,8 @@ import numpy as np
 from agentjax import resume
 from agentjax.config import Config
 from agentjax.demonstrations import demonstration_rows, play_demonstrations
-from agentjax.learn.learner import Learner
 from agentjax.learn.divergence import stop_if_diverged
+from agentjax.learn.learner import Learner
 from agentjax.learn.objectives import sft_objective
 from agentjax.learn.packing import pack
 from agentjax.models import decoder

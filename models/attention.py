@@ -1,22 +1,109 @@
-import jax, jax.numpy as jnp
+"""Attention: queries, keys and values in, mixed values out; over packed rows, or over the pages of a KV cache.
+
+Plain XLA, on any backend. Scores and sums are in f32.
+"""
+
+import jax
+import jax.numpy as jnp
 from jax import lax
-def packed_causal_attention(q,k,v,seg,pos):
-    B,T,N,H=q.shape; K=k.shape[2]; q=q.reshape(B,T,K,N//K,H)*H**-.5
-    s=jnp.einsum("btkgh,bskh->bkgts",q,k); m=(seg[:,:,None]==seg[:,None])&(pos[:,:,None]>=pos[:,None])&(seg[:,:,None]>0)
-    p=jax.nn.softmax(jnp.where(m[:,None,None],s,-1e30)); return jnp.einsum("bkgts,bskh->btkgh",p,v).reshape(B,T,N,H)
-def write_pages(pages, values, table, positions, valid):
-    ps=pages.shape[1]; pg=jnp.take_along_axis(table, jnp.minimum(positions//ps, table.shape[1]-1), 1)
-    pg=jnp.where(valid,pg,pages.shape[0]); return pages.at[pg,positions%ps].set(values,mode="drop")
-def paged_attention(q,kp,vp,table,positions,*,pages_per_block):
-    B,C,N,H=q.shape; ps,K=kp.shape[1],kp.shape[2]; W=pages_per_block; G=N//K
-    table=jnp.pad(table,((0,0),(0,-table.shape[1]%W)))
-    q=(q*H**-.5).reshape(B,C,K,G,H)
-    def blk(j,c):
-        m,l,a=c; ids=lax.dynamic_slice_in_dim(table,j*W,W,1)
-        k=jnp.take(kp,ids,axis=0,mode="clip").reshape(B,W*ps,K,H); v=jnp.take(vp,ids,axis=0,mode="clip").reshape(B,W*ps,K,H)
-        s=jnp.einsum("bckgh,btkh->bkgct",q,k); ok=(j*W*ps+jnp.arange(W*ps))[None,None]<=positions[...,None]
-        s=jnp.where(ok[:,None,None],s,-1e30); m2=jnp.maximum(m,s.max(-1)); p=jnp.exp(s-m2[...,None]); al=jnp.exp(m-m2)
-        return m2,l*al+p.sum(-1),a*al[...,None]+jnp.einsum("bkgct,btkh->bkgch",p,v)
-    z=jnp.zeros((B,K,G,C)); n=(positions.max()+W*ps)//(W*ps)
-    m,l,a=lax.fori_loop(0,n,blk,(z-1e30,z,jnp.zeros((B,K,G,C,H))))
-    return (a/l[...,None]).transpose(0,3,1,2,4).reshape(B,C,N,H)
+from jaxtyping import Array, Bool, Float, Int
+
+_MASKED = -1e30
+
+
+def packed_causal_attention(
+    q: Float[Array, "B T N H"],
+    k: Float[Array, "B T K H"],
+    v: Float[Array, "B T K H"],
+    segment_ids: Int[Array, "B T"],
+    positions: Int[Array, "B T"],
+) -> Float[Array, "B T N H"]:
+    """Attend within each segment of a row, to tokens at the same position or before.
+
+    Args:
+        q: Queries; each key-value head serves N / K of them.
+        k: Keys.
+        v: Values.
+        segment_ids: Which trajectory a token belongs to; 0 is padding, whose output means nothing.
+        positions: Position of a token within its trajectory.
+    """
+    same = segment_ids[:, :, None] == segment_ids[:, None, :]
+    seen = same & (positions[:, None, :] <= positions[:, :, None])
+    scores = _scores(_group(q, k.shape[2]), k)
+    weights = jax.nn.softmax(jnp.where(seen[:, None, None], scores, _MASKED), axis=-1).astype(v.dtype)
+    return jnp.einsum("bkgts,bskh->btkgh", weights, v).reshape(q.shape)
+
+
+def paged_attention(
+    q: Float[Array, "B C N H"],
+    k_pages: Float[Array, "P S K H"],
+    v_pages: Float[Array, "P S K H"],
+    page_table: Int[Array, "B M"],
+    positions: Int[Array, "B C"],
+    *,
+    pages_per_block: int,
+) -> Float[Array, "B C N H"]:
+    """Attend to the pages of each stream, up to and including each query's own position.
+
+    Softmax is computed online over blocks of pages, as many as the longest stream here needs. A block that lies wholly
+    beyond a query adds exact zeros, so the company of a stream does not change its result by a bit.
+
+    Source: online softmax, arXiv:1805.02867; paged KV cache, arXiv:2309.06180.
+
+    Args:
+        q: Queries of C tokens a stream.
+        k_pages: Key pages of S tokens.
+        v_pages: Value pages.
+        page_table: Pages of each stream in order; entries beyond its length mean nothing.
+        positions: Position of each query in its stream.
+        pages_per_block: Pages a block.
+    """
+    page_size, kv_heads = k_pages.shape[1:3]
+    block = pages_per_block * page_size
+    table = jnp.pad(page_table, ((0, 0), (0, -page_table.shape[1] % pages_per_block)))
+    grouped = _group(q, kv_heads)
+
+    def attend_block(index, carry):
+        peak, total, mixed = carry
+        pages = lax.dynamic_slice_in_dim(table, index * pages_per_block, pages_per_block, axis=1)
+        k, v = _load(k_pages, pages), _load(v_pages, pages)
+        seen = index * block + jnp.arange(block) <= positions[..., None]
+        scores = jnp.where(seen[:, None, None], _scores(grouped, k), _MASKED)
+        new_peak = jnp.maximum(peak, scores.max(axis=-1))
+        weights, kept = jnp.exp(scores - new_peak[..., None]), jnp.exp(peak - new_peak)
+        added = jnp.einsum("bkgcs,bskh->bkgch", weights.astype(v.dtype), v, preferred_element_type=jnp.float32)
+        return new_peak, total * kept + weights.sum(axis=-1), mixed * kept[..., None] + added
+
+    rows = (q.shape[0], kv_heads, q.shape[2] // kv_heads, q.shape[1])
+    start = (jnp.full(rows, _MASKED), jnp.zeros(rows), jnp.zeros((*rows, q.shape[3])))
+    _, total, mixed = lax.fori_loop(0, positions.max() // block + 1, attend_block, start)
+    return jnp.moveaxis(mixed / total[..., None], 3, 1).reshape(q.shape).astype(q.dtype)
+
+
+def write_pages(
+    pages: Float[Array, "P S K H"],
+    values: Float[Array, "B C K H"],
+    page_table: Int[Array, "B M"],
+    positions: Int[Array, "B C"],
+    valid: Bool[Array, "B C"],
+) -> Float[Array, "P S K H"]:
+    """Write keys or values of new tokens to their pages; lanes that are not valid write nothing."""
+    page_size = pages.shape[1]
+    column = jnp.minimum(positions // page_size, page_table.shape[1] - 1)
+    page = jnp.where(valid, jnp.take_along_axis(page_table, column, axis=1), pages.shape[0])
+    return pages.at[page, positions % page_size].set(values, mode="drop")
+
+
+def _group(q: Float[Array, "B C N H"], kv_heads: int) -> Float[Array, "B C K G H"]:
+    """Scaled queries, by the key-value head that serves them."""
+    scaled = q * q.shape[-1] ** -0.5
+    return scaled.reshape(*q.shape[:2], kv_heads, -1, q.shape[-1])
+
+
+def _scores(grouped: Float[Array, "B C K G H"], k: Float[Array, "B S K H"]) -> Float[Array, "B K G C S"]:
+    return jnp.einsum("bckgh,bskh->bkgcs", grouped, k, preferred_element_type=jnp.float32)
+
+
+def _load(pages: Float[Array, "P S K H"], wanted: Int[Array, "B W"]) -> Float[Array, "B WS K H"]:
+    found = jnp.take(pages, wanted, axis=0, mode="clip")
+    return found.reshape(wanted.shape[0], -1, *pages.shape[2:])

@@ -1,0 +1,1 @@
+"""Sharding: devices in; a mesh, layouts by logical axis names, and processes that start together out."""
