@@ -8,7 +8,7 @@ one user message, such as either of
                               y?
 
 next to the tool `python(code: str)`, which answers what the program printed. A message without a call is the final
-answer: the number alone, as `7005740`. Reward 1 if it is exact, else 0.
+answer, such as `The answer is 7005740`; its last number counts. Reward 1 if that is exact, else 0.
 """
 
 import dataclasses
@@ -227,8 +227,9 @@ class PythonMath(ToolEnv):
         return _printed(result, self.args.timeout_s)
 
     def reward(self, outcome: Outcome) -> Mapping[str, float]:
-        """`correct`: 1 if the final message is exactly the number, else 0."""
-        return {"correct": float(outcome.answer.strip() == outcome.data["answer"])}
+        """`correct`: 1 if the last number of the final message is exactly the answer, else 0."""
+        numbers = re.findall(r"-?[0-9]+", outcome.answer)
+        return {"correct": float(numbers[-1:] == [outcome.data["answer"]])}
 
 
 def _printed(result: Any, timeout_s: float) -> str:
@@ -259,7 +260,7 @@ class Solver:
             return self._call(str(self._problem.first))
         if self._problem.then and self._calls == 1:
             return self._call(text + self._problem.then)
-        return Message("assistant", text)
+        return say(text)
 
     def _call(self, expression: str) -> Message:
         self._calls += 1
@@ -280,7 +281,12 @@ class Guesser:
         made_up = "".join(map(str, self._rng.integers(10, size=len(digits) - 2)))
         if digits.endswith(made_up):
             made_up = made_up[:-1] + str((int(made_up[-1]) + 1) % 10)
-        return Message("assistant", f"{'-' if answer < 0 else ''}{digits[:2]}{made_up}")
+        return say(f"{'-' if answer < 0 else ''}{digits[:2]}{made_up}")
+
+
+def say(answer: str) -> Message:
+    """A final answer. It opens with words, so that whether to call or to answer is one choice between two tokens."""
+    return Message("assistant", f"The answer is {answer}")
 
 
 PythonMath.players = {"solver": Solver, "guesser": Guesser}

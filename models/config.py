@@ -20,6 +20,7 @@ class ModelConfig:
     norm_eps: float = 1e-6  # added to the mean square in every RMSNorm
     qk_norm: bool = True  # RMSNorm on each query and key head, as in Qwen3
     tie_embeddings: bool = True  # the embedding is the head, too
+    embedding_scale: float = 1.0  # times the embedding when tokens are looked up; sqrt(d_model) in Gemma
     dtype: str = "float32"  # of weights and activations
 
     def __post_init__(self):
@@ -36,6 +37,8 @@ class ModelConfig:
             raise ValueError(f"model.head_dim must be even for rotary positions, got {self.head_dim}.")
         if not self.rope_theta > 0:
             raise ValueError(f"model.rope_theta must be > 0, got {self.rope_theta}.")
+        if not self.embedding_scale > 0:
+            raise ValueError(f"model.embedding_scale must be > 0, got {self.embedding_scale}.")
         if not self.norm_eps > 0:
             raise ValueError(f"model.norm_eps must be > 0, got {self.norm_eps}.")
         if self.dtype not in DTYPES:

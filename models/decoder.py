@@ -127,7 +127,7 @@ def hidden_states(
     unrolled = isinstance(params["layers"], list)
     if remat:
         block = jax.checkpoint(block, static_argnums=2 if unrolled else ())
-    x = whole.embed(params["embedding"], tokens)
+    x = whole.embed(params["embedding"], tokens) * config.embedding_scale
     if unrolled:
         for layer, weights in enumerate(params["layers"]):
             x, state = block(weights, x, layer, state)

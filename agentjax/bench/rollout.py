@@ -7,10 +7,11 @@ token (one id in 32 is one), and an observation of random ids after each turn bu
 set latency. Weights are random.
 """
 
+import argparse
 import asyncio
 import dataclasses
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -83,6 +84,25 @@ def agentic() -> Workload:
 
 
 PRESETS: dict[str, Callable[[], Workload]] = {"agentic": agentic}
+
+
+def main(argv: Sequence[str]) -> dict[str, Any]:
+    """`agentjax bench rollout`: see the module; `--json` is taken by the command line.
+
+    Args:
+        argv: Options.
+
+    Returns:
+        What `run` returns, with the preset's name.
+    """
+    parser = argparse.ArgumentParser("agentjax bench rollout", description=__doc__.split("\n")[0], allow_abbrev=False)
+    parser.add_argument("--preset", choices=sorted(PRESETS), default="agentic", help="what to roll out")
+    parser.add_argument("--repeats", type=int, default=3, help="timed rollouts at each latency; the median counts")
+    parser.add_argument("--latencies", default="0,0.05,0.2", help="seconds the tool takes, separated by commas")
+    options = parser.parse_args(argv)
+    latencies_s = tuple(float(text) for text in options.latencies.split(","))
+    result = run(PRESETS[options.preset](), latencies_s=latencies_s, repeats=options.repeats)
+    return {"preset": options.preset, **result}
 
 
 def run(workload: Workload, *, latencies_s: tuple[float, ...] = (0.0, 0.05, 0.2), repeats: int = 3) -> dict[str, Any]:

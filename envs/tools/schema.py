@@ -1,5 +1,6 @@
 """Tool schemas: a typed function with a Google-style docstring in, a `ToolSpec` with a JSON schema out."""
 
+import functools
 import inspect
 import re
 import types
@@ -31,6 +32,16 @@ def tool_spec(function: Callable[..., Any], *, timeout_s: float = 30.0) -> ToolS
         ValueError: If there is no docstring, or it describes an argument that does not exist.
         TypeError: If a parameter has no annotation, or one that JSON cannot hold.
     """
+    method = inspect.ismethod(function)
+    name, description, schema = _described(function.__func__ if method else function, method)
+    return ToolSpec(name, description, schema, timeout_s)
+
+
+@functools.lru_cache(maxsize=256)
+def _described(function: Callable[..., Any], is_method: bool) -> tuple[str, str, Mapping[str, Any]]:
+    """Name, description and schema; once per function, since every episode asks for them."""
+    if is_method:
+        function = function.__get__(object())
     name = function.__name__
     description, arguments = parse_docstring(inspect.getdoc(function) or "")
     if not description:
@@ -40,7 +51,7 @@ def tool_spec(function: Callable[..., Any], *, timeout_s: float = 30.0) -> ToolS
         if argument not in schema["properties"]:
             raise ValueError(f"tool {name!r}: its docstring describes {argument!r}, which is not a parameter.")
         schema["properties"][argument]["description"] = text
-    return ToolSpec(name, description, schema, timeout_s)
+    return name, description, schema
 
 
 def object_schema(function: Callable[..., Any], *, owner: str) -> dict[str, Any]:

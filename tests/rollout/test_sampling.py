@@ -30,7 +30,7 @@ def test_draws_follow_the_filtered_distribution(temperature, top_k, top_p):
     logits = np.random.default_rng(0).normal(size=VOCAB).astype(np.float32) * 2
     want = filtered(logits, temperature, top_k, top_p)
     keys = jax.random.split(jax.random.key(1), DRAWS)
-    full = lambda x, dtype: jnp.full(DRAWS, x, dtype)  # noqa: E731
+    full = lambda x, dtype: jnp.full(DRAWS, x, dtype)
     tokens, logprobs = jax.jit(sample)(
         jnp.broadcast_to(logits, (DRAWS, VOCAB)), keys, full(temperature, "f4"), full(top_k, "i4"), full(top_p, "f4")
     )

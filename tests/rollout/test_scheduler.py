@@ -182,7 +182,7 @@ def test_new_weights_recompute_turns_under_way_and_mark_the_tokens_after():
 
 def test_a_stop_string_rewinds_the_turn_to_the_token_that_completes_it():
     shape = shape_of(block_steps=6)
-    text = lambda ids: "".join(chr(97 + int(i)) for i in ids)  # noqa: E731
+    text = lambda ids: "".join(chr(97 + int(i)) for i in ids)
     scheduler, program = Scheduler(shape, decode=text), TokenProgram(shape)
     plain = TurnRequest(5, "g", np.arange(1, 6, dtype=np.int32), 12, ())
     full = expected(plain)
