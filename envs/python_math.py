@@ -3,9 +3,7 @@
 A single problem takes one call, a chain problem two, because a program may hold only so many characters. A prompt is
 one user message, such as either of
 
-    x=1234*5678-912           x=1234*5678-912
-    x?                        y=x*34
-                              y?
+    x? x=1234*5678-912        y? y=x*34 x=1234*5678-912
 
 next to the tool `python(code: str)`, which answers what the program printed. A message without a call is the final
 answer, such as `The answer is 7005740`; its last number counts. Reward 1 if that is exact, else 0.
@@ -36,6 +34,8 @@ class PythonMathArgs:
     """Arguments of `PythonMath`."""
 
     chain_fraction: float = 0.25  # share of problems that need the result of a first call in a second one
+    min_operations: int = 1  # operations of x, at least
+    max_operations: int = 2  # operations of x, at most; a chain adds one
     min_digits: int = 2  # digits of an operand, at least
     max_digits: int = 4  # digits of an operand, at most
     result_digits: int = 10  # digits of every result, at most
@@ -47,6 +47,11 @@ class PythonMathArgs:
     def __post_init__(self):
         if not 0.0 <= self.chain_fraction <= 1.0:
             raise ValueError(f"env.args.chain_fraction must be within [0, 1], got {self.chain_fraction}.")
+        if not 1 <= self.min_operations <= self.max_operations:
+            raise ValueError(
+                f"env.args.min_operations ({self.min_operations}) and env.args.max_operations "
+                f"({self.max_operations}) must be at least 1, in this order."
+            )
         if not 1 <= self.min_digits <= self.max_digits <= 9:
             raise ValueError(
                 f"env.args.min_digits ({self.min_digits}) and env.args.max_digits ({self.max_digits}) must be "
@@ -121,13 +126,13 @@ class Problem:
     @property
     def question(self) -> str:
         """The prompt."""
-        return f"x={self.first}\ny=x{self.then}\ny?" if self.then else f"x={self.first}\nx?"
+        return f"y? y=x{self.then} x={self.first}" if self.then else f"x? x={self.first}"
 
     @classmethod
     def read(cls, question: str) -> "Problem":
         """Reads a prompt."""
-        first, *then = re.findall(r"^[xy]=x?(.+)$", question, re.MULTILINE)
-        return cls(Expression.read(first), *then)
+        then, first = re.findall(r"^(?:x\?|y\? y=x(\S+)) x=(\S+)$", question)[0]
+        return cls(Expression.read(first), then)
 
     @property
     def one_call(self) -> str:
@@ -143,17 +148,18 @@ def program(expression: object) -> str:
 
 
 def draw_problem(rng: np.random.Generator, args: PythonMathArgs, *, chain: bool) -> Problem:
-    """Draws a problem at random: of one or two operations if single, of two and then one more if a chain.
+    """Draws a problem at random: as many operations as the arguments allow, in a chain the most, and then one more.
 
     Raises:
         ValueError: If the arguments leave no problem.
     """
     for _ in range(_MAX_DRAWS):
-        operands = _draw_operands(rng, 4, args)
-        operators = "".join(_OPERATORS[index] for index in rng.integers(len(_OPERATORS), size=3))
-        count = 2 if chain else int(rng.integers(1, 3))
+        most = args.max_operations
+        operands = _draw_operands(rng, most + 2, args)
+        operators = "".join(_OPERATORS[index] for index in rng.integers(len(_OPERATORS), size=most + 1))
+        count = most if chain else int(rng.integers(args.min_operations, most + 1))
         first = Expression(operands[: count + 1], operators[:count])
-        problem = Problem(first, f"{operators[2]}{operands[3]}" if chain else "")
+        problem = Problem(first, f"{operators[-1]}{operands[-1]}" if chain else "")
         if _fits(problem, args):
             return problem
     raise ValueError(

@@ -50,7 +50,7 @@ def test_the_exit_status_of_a_loop_is_passed_on(command):
         (["train", "--config=quikstart"], "Did you mean 'quickstart'?"),
         (["train", "--config=quickstart", "--config.rollout.slot=3"], "Did you mean 'rollout.slots'?"),
         (["train", "--config=quickstart", "--config.rollout.slots"], "An override looks like"),
-        (["train", "--config=quickstart", "--config.mesh.data=2"], "does not fit"),
+        (["train", "--config=quickstart", "--config.mesh.data=1024", "--config.learner.rows=1024"], "does not fit"),
         (["eval"], "agentjax eval needs --run=DIR"),
         (["eval", "--run=nowhere"], "nowhere is no run folder"),
         (["bench", "rolout"], "There is no benchmark 'rolout'. Did you mean 'rollout'?"),

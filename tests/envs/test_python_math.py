@@ -34,9 +34,10 @@ def problems(chain):
 def value_of(question):
     """The answer, by Python itself."""
     names = {}
-    for line in question.splitlines()[:-1]:
+    asked, *definitions = question.split(" ")
+    for line in reversed(definitions):
         exec(line, {}, names)
-    return names[question.splitlines()[-1].rstrip("?")]
+    return names[asked.rstrip("?")]
 
 
 class TestPythonMath(EnvContract):
