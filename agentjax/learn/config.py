@@ -9,6 +9,7 @@ from agentjax.learn.packing import PackShape
 from agentjax.learn.registry import lookup
 
 NORMALISATIONS = ("token_mean", "constant")
+OPTIMIZERS = ("adamw", "muon")
 SCHEDULES = ("constant", "cosine", "linear")
 
 
@@ -47,8 +48,10 @@ def _require(holds: bool, field: str, law: str, value: object) -> None:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class OptimizerConfig:
-    """AdamW and its learning rate over the updates."""
+    """An optimiser and its learning rate over the updates."""
 
+    name: str = "adamw"  # adamw, or muon: matrices move by orthogonalised momentum, all else as by AdamW
+    muon_rate: float = 10.0  # with muon: rate of the matrices, as a multiple of the learning rate
     learning_rate: float = 1e-6  # peak, reached after the warm-up
     warmup_steps: int = 0  # updates over which the rate rises linearly from 0
     schedule: str = "constant"  # constant, cosine or linear, after the warm-up
@@ -61,6 +64,8 @@ class OptimizerConfig:
     max_grad_norm: float = 1.0  # gradients are scaled down to this global norm
 
     def __post_init__(self):
+        lookup(dict.fromkeys(OPTIMIZERS), self.name, field="optimizer.name")
+        _require(self.muon_rate > 0, "optimizer.muon_rate", "> 0", self.muon_rate)
         lookup(dict.fromkeys(SCHEDULES), self.schedule, field="optimizer.schedule")
         _require(self.learning_rate > 0, "optimizer.learning_rate", "> 0", self.learning_rate)
         _require(self.warmup_steps >= 0, "optimizer.warmup_steps", ">= 0", self.warmup_steps)

@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 from collections.abc import Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -89,17 +90,22 @@ class Learner:
         """Shape, dtype and sharding of every leaf of the state: the moments lie as their parameters do."""
         params = jax.eval_shape(functools.partial(decoder.init_params, model), jax.random.key(0))
         state = jax.eval_shape(self._new_state, params)
-        moments = optax.tree.map_params(
-            self._optimizer,
-            lambda _, sharding: sharding,
-            state.opt_state,
-            self._params_sharding,
-            transform_non_params=lambda _: self._replicated,
-        )
+        moments = jax.tree.map_with_path(self._sharding_of_moment, state.opt_state)
         layout = TrainState(
             step=self._replicated, params=self._params_sharding, opt_state=moments, skipped=self._replicated
         )
         return jax.tree.map(lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s), state, layout)
+
+    def _sharding_of_moment(self, path: tuple, leaf: jax.ShapeDtypeStruct) -> NamedSharding:
+        """A moment lies as the parameter whose path ends its own; what belongs to no parameter is everywhere."""
+        node: Any = None
+        for start in range(len(path)):
+            node = self._params_sharding
+            for key in path[start:]:
+                node = node.get(getattr(key, "key", None)) if isinstance(node, dict) else None
+            if isinstance(node, NamedSharding):
+                return node
+        return self._replicated
 
     def _compile(self) -> None:
         """Make the programs: `init`, `update`, `gradients` and `logprobs`."""
