@@ -11,6 +11,7 @@ from agentjax.config.convert import describe_type, field_types, known_keys, unkn
 
 _PREFIXES = ("--config.", "config.")
 _BOOLS = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
+_WORDS = {"true": True, "false": False, "none": None, "null": None}  # where any type fits, as under env.args
 
 
 def apply_overrides(cls: type, values: Mapping[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
@@ -94,7 +95,7 @@ def parse(text: str, hint: Any, path: str) -> Any:
     if hint in (int, float):
         return _parse_number(text, hint, path)
     if hint is Any:
-        return _literal(text, default=text)
+        return _WORDS[text.lower()] if text.lower() in _WORDS else _literal(text, default=text)
     value = _literal(text, default=None)
     if _is_mapping(hint) and isinstance(value, dict):
         return value

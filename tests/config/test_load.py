@@ -63,6 +63,7 @@ def test_a_run_is_named_after_its_file_and_kept_under_its_name(config_file):
         ("run_dir=/tmp/a=b", "/tmp/a=b"),
         ("env.args.chain_fraction=0.5", 0.5),
         ("env.args.broken_tool=True", True),
+        ("env.args.broken_tool=true", True),
         ("env.players.solver=1", 1.0),
         ("env.players={'guesser': 0.5, 'solver': 0.5}", {"guesser": 0.5, "solver": 0.5}),
         ("sft.optimizer.warmup_steps=7", 7),
