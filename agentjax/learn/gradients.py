@@ -92,6 +92,7 @@ def _microbatch_loss(
     policy = forward(params, rows)
     reference_logprobs = None
     if objective.needs_reference:
+        assert reference is not None
         reference_logprobs = jax.lax.stop_gradient(forward(reference, rows).logprobs)
     old = jax.lax.stop_gradient(policy.logprobs) if rows.old_logprobs is None else rows.old_logprobs
     tokens = Tokens(

@@ -91,9 +91,8 @@ class Learner:
         params = jax.eval_shape(functools.partial(decoder.init_params, model), jax.random.key(0))
         state = jax.eval_shape(self._new_state, params)
         moments = jax.tree.map_with_path(self._sharding_of_moment, state.opt_state)
-        layout = TrainState(
-            step=self._replicated, params=self._params_sharding, opt_state=moments, skipped=self._replicated
-        )
+        everywhere: Any = self._replicated  # layouts stand where the state has arrays
+        layout = TrainState(step=everywhere, params=self._params_sharding, opt_state=moments, skipped=everywhere)
         return jax.tree.map(lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s), state, layout)
 
     def _sharding_of_moment(self, path: tuple, leaf: jax.ShapeDtypeStruct) -> NamedSharding:

@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Sequence
+from typing import Any
 
 import jax
 import numpy as np
@@ -105,13 +106,16 @@ def pack(
         for segment, member in enumerate(members, start=1):
             _write(rows, row, start, segment, trajectories[member], advantages[member])
             start += lengths[member]
-    stacked = {name: x.reshape(shape.microbatches, shape.rows, shape.row_length) for name, x in rows.items()}
-    return PackedBatch(
-        rows=Rows(**stacked),
-        used=np.int32(-(-len(bins) // shape.rows)),
-        tokens=np.float32(rows["loss_mask"].sum()),
-        trajectories=np.float32(len(trajectories) if represented is None else represented),
-    )
+    # Arrays of NumPy, until the learner puts them on its devices.
+    stacked: dict[str, Any] = {
+        name: x.reshape(shape.microbatches, shape.rows, shape.row_length) for name, x in rows.items()
+    }
+    sizes: dict[str, Any] = {
+        "used": np.int32(-(-len(bins) // shape.rows)),
+        "tokens": np.float32(rows["loss_mask"].sum()),
+        "trajectories": np.float32(len(trajectories) if represented is None else represented),
+    }
+    return PackedBatch(rows=Rows(**stacked), **sizes)
 
 
 def _check(trajectory: Trajectory, row_length: int) -> None:
@@ -155,7 +159,7 @@ def _empty_rows(rows: int, row_length: int) -> dict[str, np.ndarray]:
         "advantages": np.float32,
         "policy_versions": np.int32,
     }
-    empty = {name: np.zeros((rows, row_length), dtype) for name, dtype in dtypes.items()}
+    empty: dict[str, np.ndarray] = {name: np.zeros((rows, row_length), dtype) for name, dtype in dtypes.items()}
     empty["policy_versions"] -= 1
     return empty
 

@@ -43,7 +43,7 @@ def _rewards(played: list[list[Trajectory]]) -> dict[str, float]:
         return {}
     rewards = np.array([rows[-1].reward for rows in played], np.float64)
     called = np.array([_tool_calls(rows) > 0 for rows in played])
-    metrics = {names.REWARD: rewards.mean(), "reward/std": rewards.std()}
+    metrics: dict[str, float] = {names.REWARD: rewards.mean(), "reward/std": rewards.std()}
     if called.any():
         metrics[names.REWARD_WITH_TOOL] = rewards[called].mean()
     if not called.all():

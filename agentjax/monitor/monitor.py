@@ -113,7 +113,7 @@ class Monitor:
         self._seconds_before = state["seconds"]
         if self._events is not None:
             self._events.resume(self._steps)
-        history = {"successes": tuple(state["successes"]), "rewards": tuple(state["rewards"])}
+        history: dict[str, Any] = {"successes": tuple(state["successes"]), "rewards": tuple(state["rewards"])}
         self._show(dataclasses.replace(self._board, **history))
 
     @property

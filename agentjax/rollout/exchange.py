@@ -59,7 +59,7 @@ class Mailbox:
         """Writable views of the fields."""
         out = {}
         for name, (columns, single, dtype) in self._fields.items():
-            field = buffer[:, columns].view(dtype)
+            field: np.ndarray = buffer[:, columns].view(dtype)
             out[name] = field[:, 0] if single else field
         return out
 

@@ -6,6 +6,8 @@ from typing import Literal, Protocol
 import numpy as np
 from jaxtyping import Float32, Int32
 
+Stop = Literal["stop_id", "stop_string", "length", "abort"]
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SamplingParams:
@@ -82,7 +84,7 @@ class SampledTurn:
     ids: Int32[np.ndarray, " T"]
     logprobs: Float32[np.ndarray, " T"]
     policy_versions: Int32[np.ndarray, " T"]
-    stop: Literal["stop_id", "stop_string", "length", "abort"]
+    stop: Stop
     stop_string: str | None
     seconds: float
 

@@ -11,7 +11,7 @@ from jaxtyping import Int32
 
 from agentjax.rollout import exchange
 from agentjax.rollout.pages import PagePool, PrefixTree
-from agentjax.rollout.request import SampledTurn, TurnRequest
+from agentjax.rollout.request import SampledTurn, Stop, TurnRequest
 
 
 @dataclasses.dataclass(eq=False)
@@ -227,9 +227,9 @@ class Scheduler:
         for run in [run for run in self._waiting if run.cancelled]:
             self._waiting.remove(run)
             self.load -= 1
-        for slot, run in enumerate(self._slots):
-            if run is not None and run.cancelled:
-                self._leave_slot(slot, run)
+        for slot, seated in enumerate(self._slots):
+            if seated is not None and seated.cancelled:
+                self._leave_slot(slot, seated)
 
     def _leave_slot(self, slot: int, run: Run) -> None:
         self._retire(run)
@@ -346,7 +346,7 @@ class Scheduler:
             return
         start = len(request.ids)
         last_id = int(run.stream[run.length - 1])
-        stop = "stop_string" if match else "stop_id" if last_id in request.stop_ids else "length"
+        stop: Stop = "stop_string" if match else "stop_id" if last_id in request.stop_ids else "length"
         sampled = slice(start, run.length)
         self._leave_slot(slot, run)
         run.deliver(

@@ -52,7 +52,7 @@ class BubblewrapSandbox:
             SandboxUnavailable: If bubblewrap is missing or may not make namespaces; says what to install or set.
         """
         argv = _argv(find_bwrap(), find_python(), config)
-        identity = {"user": NOBODY, "group": NOBODY, "extra_groups": []} if os.geteuid() == 0 else {}
+        identity: dict[str, Any] = {"user": NOBODY, "group": NOBODY, "extra_groups": []} if os.geteuid() == 0 else {}
         transport, channel = await asyncio.get_running_loop().subprocess_exec(
             Channel,
             *argv,

@@ -92,7 +92,7 @@ def bubblewrap_limits(config: SandboxConfig) -> Limits:
         "when memory runs short the kernel ends sandboxes before this program",
     )
     worst = config.sessions * config.processes * config.memory_bytes / (1 << 30)
-    not_enforced = (
+    not_enforced: tuple[str, ...] = (
         f"the memory of all processes together (at worst {worst:.0f} GiB) and of their files: that takes a memory cgroup",
         "the host's kernel is shared, and no filter of system calls is set",
     )

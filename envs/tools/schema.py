@@ -32,8 +32,8 @@ def tool_spec(function: Callable[..., Any], *, timeout_s: float = 30.0) -> ToolS
         ValueError: If there is no docstring, or it describes an argument that does not exist.
         TypeError: If a parameter has no annotation, or one that JSON cannot hold.
     """
-    method = inspect.ismethod(function)
-    name, description, schema = _described(function.__func__ if method else function, method)
+    plain = function.__func__ if inspect.ismethod(function) else function
+    name, description, schema = _described(plain, plain is not function)
     return ToolSpec(name, description, schema, timeout_s)
 
 
