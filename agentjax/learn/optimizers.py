@@ -71,7 +71,8 @@ def _muon_axes(names: tuple[str, ...]) -> contrib.MuonDimensionNumbers | None:
     own = range(names.count("layers"), len(names))
     split = own[-1] if names[-1] == "embed" else own[0] + 1
     return contrib.MuonDimensionNumbers(
-        reduction_axis=tuple(axis for axis in own if axis < split), output_axis=tuple(axis for axis in own if axis >= split)
+        reduction_axis=tuple(axis for axis in own if axis < split),
+        output_axis=tuple(axis for axis in own if axis >= split),
     )
 
 
