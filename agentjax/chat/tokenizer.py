@@ -9,6 +9,7 @@ import pathlib
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+import numpy as np
 import tokenizers
 from tokenizers import decoders, models, pre_tokenizers, trainers
 
@@ -62,7 +63,7 @@ class Tokenizer:
         """Ids of a text; the names of special tokens in it are text like any other. A lone surrogate becomes "?"."""
         return self._text_only.encode(text.encode("utf-8", "replace").decode(), add_special_tokens=False).ids
 
-    def decode(self, ids: Sequence[int], *, skip_special: bool = False) -> str:
+    def decode(self, ids: Sequence[int] | np.ndarray, *, skip_special: bool = False) -> str:
         """Text of some ids; bytes that are no UTF-8, such as half a character, become U+FFFD.
 
         Args:
