@@ -17,6 +17,7 @@ def get_config() -> ConfigDict:
     config.env.name = "python_math"
     # Most demonstrations answer off the top of the head, wrongly: GRPO has to find out which of the two habits pays.
     config.env.players = {"solver": 0.35, "guesser": 0.65}
+    config.env.args = {"chain_fraction": 0.2, "min_operations": 2, "min_digits": 3}
     config.chat.format = "chatml_hermes_short"
     config.budget.max_turns = 3
     config.budget.turn_tokens = 48
@@ -32,13 +33,18 @@ def get_config() -> ConfigDict:
     config.model.d_ff = 512
     config.model.dtype = "float32"
 
-    config.sft.steps = 400
+    config.sft.steps = 300
     config.sft.batch_size = 64
+    config.sft.demonstrations = 6144
+    config.sft.optimizer.name = "muon"  # learns to copy in half the steps of AdamW
     config.sft.optimizer.learning_rate = 1e-3
     config.sft.optimizer.warmup_steps = 20
-    config.sft.optimizer.weight_decay = 0.01
+    config.sft.optimizer.schedule = "linear"
+    config.sft.optimizer.decay_steps = 300
+    config.sft.optimizer.end_fraction = 0.1
 
-    config.train.steps = 80
+    config.train.steps = 25
+    config.train.eval_every = 5
     config.train.prompts_per_step = 16
     config.algo.group_size = 16
     config.optimizer.learning_rate = 5e-4  # 1e-3 collapses for good
@@ -48,5 +54,5 @@ def get_config() -> ConfigDict:
     config.rollout.chunk = 32
     config.rollout.mismatch_budget = 1e-4  # in nats; the model computes in float32
     config.learner.row_length = 128
-    config.learner.rows = 32
+    config.learner.rows = 8
     return config
