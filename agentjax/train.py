@@ -1,7 +1,6 @@
 """Training: an experiment in, a policy that does better out: SFT on demonstrations, then GRPO over whole trajectories."""
 
 import dataclasses
-import time
 from collections.abc import Sequence
 
 import numpy as np
@@ -18,6 +17,7 @@ from agentjax.learn.packing import PackedBatch, PackShape, pack
 from agentjax.monitor import PhaseClock, episode_metrics
 from agentjax.resume import Position
 from agentjax.rollout.groups import Group
+from agentjax.rollout.meter import Meter
 from agentjax.rollout.metrics import rollout_metrics
 from agentjax.rollout.pending import PendingGroup
 from agentjax.session import Session
@@ -143,31 +143,12 @@ class GRPO:
     def _sample(self) -> tuple[Sequence[Group] | None, dict[str, float]]:
         """The groups of this step, and how fast they came."""
         session, count = self._session, self._config.train.prompts_per_step
-        wanted = count + self._config.rollout.in_flight_groups
-        while self._phase.open < wanted:
+        while self._phase.open < count + self._config.rollout.in_flight_groups:
             self._phase.submit(next(self._tasks), self._config.algo.group_size)
-        started, counters, times = time.monotonic(), session.engine.counters, session.engine.times.copy()
+        meter = Meter(session.engine)
         groups = self._phase.wait(count, self._state.params, interrupted=lambda: session.interrupts.requested)
-        seconds = time.monotonic() - started
-        return groups, self._account(seconds, counters, times)
-
-    def _account(self, seconds: float, counters, times) -> dict[str, float]:
-        """Speed and occupancy of the engine in a rollout, its time given to the clock."""
-        now = self._session.engine.counters
-        spent = self._session.engine.times.since(times)
-        self._clock.add(
-            {"decode": spent.decode, "prefill": spent.prefill, "tool_wait": spent.wait, "exchange": spent.exchange}
-        )
-        sampled = now.sampled - counters.sampled
-        return {
-            "time/rollout_s": seconds,
-            "perf/tokens_per_s": sampled / seconds,
-            "perf/slot_occupancy": sampled / max(now.slot_steps - counters.slot_steps, 1),
-            "rollout/prefilled_tokens": float(now.prefilled - counters.prefilled),
-            "rollout/reused_tokens": float(now.reused - counters.reused),
-            "rollout/preemptions": float(now.preempted - counters.preempted),
-            "time/reshard_s": spent.reshard,
-        }
+        self._clock.add(meter.seconds())
+        return groups, meter.metrics()
 
     def _learn(self, groups: Sequence[Group]) -> dict[str, float]:
         """Update the policy on the groups whose rewards differ."""

@@ -36,9 +36,12 @@ def get_config() -> ConfigDict:
 
     config.sft.steps = 200
     config.sft.batch_size = 32
+    config.sft.optimizer.name = "muon"
     config.sft.optimizer.learning_rate = 1e-3
     config.sft.optimizer.warmup_steps = 20
-    config.sft.optimizer.weight_decay = 0.01
+    config.sft.optimizer.schedule = "linear"
+    config.sft.optimizer.decay_steps = 200
+    config.sft.optimizer.end_fraction = 0.1
 
     config.train.steps = 100
     config.train.prompts_per_step = 16

@@ -3,16 +3,19 @@
 import asyncio
 import collections
 import dataclasses
+import functools
 import threading
 import time
 from collections.abc import Callable
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 
 from agentjax.models import decoder
 from agentjax.models.config import ModelConfig
+from agentjax.rollout import exchange
 from agentjax.rollout.exchange import EngineShape
 from agentjax.rollout.program import Params, SamplingProgram
 from agentjax.rollout.request import SampledTurn, TurnRequest
@@ -90,6 +93,7 @@ class Engine:
         self.program = SamplingProgram(model, shape, mesh, unroll, self._exchange)
         self.version = 0
         self.times = EngineTimes()
+        self.resharded_bytes = 0
         self._driver = driver
         self._linger_s = linger_s
         self._run_key = jax.random.key(seed)
@@ -178,17 +182,18 @@ class Engine:
 
     def _place(self, params: Params) -> Params:
         """Bring parameters into the sampler's layout, in one program if that is another than they have."""
+        weights, layouts = jax.tree.leaves(params), jax.tree.leaves(self._layout)
+        if all(w.sharding.is_equivalent_to(layout, w.ndim) for w, layout in zip(weights, layouts, strict=True)):
+            return params
         started = time.monotonic()
-        if any(p.sharding != s for p, s in zip(jax.tree.leaves(params), jax.tree.leaves(self._layout), strict=True)):
-            params = jax.block_until_ready(self._reshard(params))
+        params = jax.block_until_ready(self._reshard(params))
         self.times.reshard += time.monotonic() - started
+        self.resharded_bytes += sum(weight.nbytes for weight in weights)
         return params
 
-    @property
-    def _reshard(self):
-        if not hasattr(self, "_reshard_program"):
-            self._reshard_program = jax.jit(lambda p: p, out_shardings=self._layout)
-        return self._reshard_program
+    @functools.cached_property
+    def _reshard(self) -> Callable[[Params], Params]:
+        return jax.jit(lambda params: params, out_shardings=self._layout)
 
     def _drive(self, params: Params) -> None:
         """Run the program until the host makes it leave."""
@@ -202,9 +207,8 @@ class Engine:
         self._pages = pages
 
     def _drive_from_python(self, params: Params, pages):
+        """The loop of `SamplingProgram.loop`, in Python around the same block."""
         shape = self.program.shape
-        from agentjax.rollout import exchange
-
         inbox = exchange.inbox(shape)
         sent = np.zeros((self.program.shards, shape.slots, exchange.outbox(shape).width), np.int32)
         while True:
@@ -212,8 +216,8 @@ class Engine:
             fields = [inbox.views(box) for box in boxes]
             if any(f["leave"][0] for f in fields) or all(f["idle"][0] for f in fields):
                 return pages
-            pages, sent = self.program.block(params, pages, self._run_key, boxes)
-            sent = np.asarray(sent)
+            pages, answers = self.program.block(params, pages, self._run_key, jnp.asarray(boxes))
+            sent = np.asarray(answers)
 
     # The host side of the exchange: runs in a callback, touches NumPy only, never raises
 
@@ -267,16 +271,17 @@ class Engine:
 
     def _account_block(self, scheduler: Scheduler, sent: np.ndarray, seconds: float) -> None:
         """Split the time of the block before between decode and prefill (first shard only: they run in step)."""
-        if scheduler is not self._schedulers[0] or not sent[0, 0]:
+        box = exchange.outbox(self.program.shape).views(sent)
+        if scheduler is not self._schedulers[0] or not box["ran"][0]:
             return
-        steps = int(sent[:, 1].max())
-        if not scheduler.prefilling:
-            self._step_s = (
-                seconds / max(steps, 1) if not self._step_s else 0.9 * self._step_s + 0.1 * seconds / max(steps, 1)
-            )
-            self.times.decode += seconds
-            return
-        decode = min(seconds, steps * self._step_s)
+        steps = max(int(box["count"].max()), 1)
+        decode = seconds
+        if scheduler.prefilling:
+            decode = min(seconds, steps * self._step_s)
+        elif self._step_s:
+            self._step_s += 0.1 * (seconds / steps - self._step_s)
+        else:
+            self._step_s = seconds / steps
         self.times.decode += decode
         self.times.prefill += seconds - decode
 

@@ -60,8 +60,8 @@ class SamplingProgram:
         With unrolled layers a list of such pairs, one a layer.
         """
         per_layer = 1 if self.unroll else self.model.num_layers
-        shape = (self.shards, per_layer * self.shape.pages, self.shape.page_size)
-        shape += (self.model.num_kv_heads, self.model.head_dim)
+        slots = (self.shards, per_layer * self.shape.pages, self.shape.page_size)
+        shape = (*slots, self.model.num_kv_heads, self.model.head_dim)
         make = jax.jit(
             lambda: jnp.zeros(shape, self.model.dtype), out_shardings=NamedSharding(self.mesh, self._page_spec)
         )
@@ -149,8 +149,8 @@ class SamplingProgram:
             return pages, i + 1, token, position + active, active & ~stopped, budget, tokens, logprobs, count
 
         active = box["active"] != 0
-        carry = (pages, jnp.int32(0), box["token"], box["position"], active, box["budget"])
-        carry += (jnp.zeros((slots, steps), jnp.int32), jnp.zeros((slots, steps)), jnp.zeros(slots, jnp.int32))
+        where = (pages, jnp.int32(0), box["token"], box["position"], active, box["budget"])
+        carry = (*where, jnp.zeros((slots, steps), jnp.int32), jnp.zeros((slots, steps)), jnp.zeros(slots, jnp.int32))
         more = lambda c: (c[1] < steps) & c[4].any()
         pages, _, _, _, still, _, tokens, logprobs, count = lax.while_loop(more, step, carry)
         fields = {"count": count, "stopped": active & ~still, "tokens": tokens, "logprobs": logprobs}
