@@ -49,6 +49,9 @@ def get_config() -> ConfigDict:
     config.algo.group_size = 16
     config.optimizer.learning_rate = 5e-4  # 1e-3 collapses for good
     config.optimizer.warmup_steps = 5
+    config.optimizer.schedule = "linear"
+    config.optimizer.decay_steps = 25
+    config.optimizer.end_fraction = 0.1
 
     config.rollout.slots = 64
     config.rollout.chunk = 32
