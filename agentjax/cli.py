@@ -61,7 +61,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if os.environ.get("AGENTJAX_TRACEBACK") or not _is_of_the_user(error):
             raise
         print(f"agentjax: {error}", file=sys.stderr)
-        return 2
+        return 1 if type(error).__name__ == "Diverged" else 2
 
 
 def split_overrides(argv: Sequence[str]) -> tuple[list[str], list[str]]:
@@ -210,8 +210,8 @@ def _report(result: Mapping[str, Any], target: str | None) -> None:
 
 
 def _is_of_the_user(error: Exception) -> bool:
-    """Whether the error was raised by this package to say what was wrong with its input, not by a bug below."""
-    if type(error).__name__ == "SandboxUnavailable":
+    """Whether the error was raised by this package to say what went wrong for the user, not by a bug below."""
+    if type(error).__name__ in ("SandboxUnavailable", "Diverged"):
         return True
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None:

@@ -85,6 +85,8 @@ class Session:
         )
         if not self._read_only:
             self.monitor = building.enter_context(Monitor(config, decode=tokenizer.decode))
+            if self.sandboxes is not None:
+                self.monitor.notice(str(self.sandboxes.limits))
 
     def __enter__(self) -> "Session":
         return self

@@ -9,7 +9,7 @@ import numpy as np
 from agentjax import resume
 from agentjax.config import Config
 from agentjax.demonstrations import demonstration_rows, play_demonstrations
-from agentjax.learn.divergence import stop_if_diverged
+from agentjax.learn.divergence import stop_if_diverged, was_skipped
 from agentjax.learn.learner import Learner
 from agentjax.learn.objectives import sft_objective
 from agentjax.learn.packing import pack
@@ -66,8 +66,10 @@ def run_sft(session: Session) -> decoder.Params | None:
             return None
         batch = sft_batch(rows, step, config)
         state, metrics = learner.step(state, [pack(batch, [1.0] * len(batch), shape=shape)])
-        stop_if_diverged(metrics, max_skipped=config.learner.max_skipped)
         session.monitor.step("sft", step, metrics)
+        if notice := was_skipped(metrics):
+            session.monitor.notice(notice)
+        stop_if_diverged(metrics, max_skipped=config.learner.max_skipped)
     return state.params
 
 

@@ -10,7 +10,7 @@ from agentjax.config import Config
 from agentjax.envs.tasks import task_stream
 from agentjax.evaluate import evaluate
 from agentjax.learn.advantages import ADVANTAGES
-from agentjax.learn.divergence import stop_if_diverged, stop_if_mismatched
+from agentjax.learn.divergence import stop_if_diverged, stop_if_mismatched, was_skipped
 from agentjax.learn.learner import Learner
 from agentjax.learn.objectives import grpo_objective
 from agentjax.learn.packing import PackedBatch, PackShape, pack
@@ -133,6 +133,8 @@ class GRPO:
         metrics |= episode_metrics(rows) | rollout_metrics(rows) | measured | self._clock.lap()
         self._step += 1
         self._session.monitor.step("grpo", self._step, metrics, sample=_most_telling(rows))
+        if notice := was_skipped(metrics):
+            self._session.monitor.notice(notice)
         stop_if_diverged(metrics, max_skipped=self._config.learner.max_skipped)
         stop_if_mismatched(metrics, budget=self._config.rollout.mismatch_budget)
         self._keep(rows)
@@ -177,7 +179,8 @@ class GRPO:
             self._success = metrics["eval/success"]
             self._session.monitor.evaluation(self._step, metrics)
             last = last or (train.target is not None and self._success >= train.target)
-        if last or (self._config.checkpoint.every and self._step % self._config.checkpoint.every == 0):
+        sound = int(self._state.skipped) == 0  # else the checkpoint before it is the last good one
+        if last or (sound and self._config.checkpoint.every and self._step % self._config.checkpoint.every == 0):
             with self._clock.phase("save"):
                 self._save(self._step)
 

@@ -33,14 +33,14 @@ def get_config() -> ConfigDict:
     config.model.d_ff = 512
     config.model.dtype = "float32"
 
-    config.sft.steps = 300
+    config.sft.steps = 400
     config.sft.batch_size = 64
-    config.sft.demonstrations = 6144
+    config.sft.demonstrations = 8192
     config.sft.optimizer.name = "muon"  # learns to copy in half the steps of AdamW
     config.sft.optimizer.learning_rate = 1e-3
     config.sft.optimizer.warmup_steps = 20
     config.sft.optimizer.schedule = "linear"
-    config.sft.optimizer.decay_steps = 300
+    config.sft.optimizer.decay_steps = 400
     config.sft.optimizer.end_fraction = 0.1
 
     config.train.steps = 25

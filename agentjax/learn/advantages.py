@@ -1,7 +1,8 @@
 """Advantage estimators: rewards in, advantages out.
 
-Each estimator gives one number per trajectory, the credit of all its tokens. They run on the host in NumPy, because the number of
-groups in a step varies and must not compile anything, and because a group without a signal is dropped before packing.
+Each estimator gives one number per trajectory, the credit of all its tokens. They run on the host in NumPy, because the
+number of groups in a step varies and must not compile anything, and because a group without a signal is dropped before
+packing.
 """
 
 from collections.abc import Callable
@@ -22,7 +23,7 @@ def grpo(
     Source: DeepSeekMath (arXiv:2402.03300), section 4.1.2.
 
     Args:
-        rewards: One return per sample; P prompts, G samples of each. Values where `valid` is False are never read, NaN included.
+        rewards: One return per sample; P prompts, G samples of each. Values where `valid` is False are never read.
         valid: False where the infrastructure failed: such a sample counts in no mean and gets 0.
         eps: Added to the standard deviation (of the population), in units of reward.
 
@@ -50,7 +51,8 @@ def _centred(
     known = np.where(valid, rewards, 0.0).astype(np.float64)
     high = np.where(valid, known, -np.inf).max(axis=1, keepdims=True)
     low = np.where(valid, known, np.inf).min(axis=1, keepdims=True)
-    # Equality is tested, not computed: the mean of equal floats may differ from them in the last bit, and eps would blow that up.
+    # Equality is tested, not computed: the mean of equal floats may differ from them in the last bit, which a division
+    # by eps would blow up.
     usable = valid & (high > low)
     mean = known.sum(axis=1, keepdims=True) / np.maximum(valid.sum(axis=1, keepdims=True), 1)
     return np.where(usable, known - mean, 0.0), usable

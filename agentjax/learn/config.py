@@ -116,7 +116,7 @@ class LearnerConfig:
         """
         law = f">= the {max_tokens} tokens that the budget allows a trajectory"
         _require(self.row_length >= max_tokens, "learner.row_length", law, self.row_length)
-        # First-fit never leaves a row with room for another trajectory, so every row but the last holds at least this many.
+        # First-fit opens a row only when no other has room, so every row but the last holds at least this many.
         per_row = self.row_length // max_tokens
         needed = math.ceil(math.ceil(trajectories / per_row) / self.rows)
         return PackShape(microbatches=self.microbatches or needed, rows=self.rows, row_length=self.row_length)

@@ -7,6 +7,14 @@ class Diverged(RuntimeError):
     """Learning has gone wrong; the last good checkpoint is intact."""
 
 
+def was_skipped(metrics: Mapping[str, float]) -> str | None:
+    """What to say of an update that was skipped for a non-finite loss, gradient or result; None if it was not."""
+    skipped = int(metrics["optim/skipped"])
+    return (
+        f"The update was skipped: its loss, gradient or result is not finite ({skipped} in a row)." if skipped else None
+    )
+
+
 def stop_if_diverged(metrics: Mapping[str, float], *, max_skipped: int) -> None:
     """Stop after several non-finite updates in a row.
 

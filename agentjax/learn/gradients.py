@@ -40,8 +40,8 @@ def accumulate_gradients(
 ) -> tuple[Params, Metrics]:
     """Loss and gradients of one batch, a microbatch at a time.
 
-    Only `batch.used` microbatches are computed, and every one is normalised by the totals of the batch, so that the result is the
-    same however the rows are divided.
+    Only `batch.used` microbatches are computed, and every one is normalised by the totals of the batch, so that the
+    result is the same however the rows are divided.
 
     Args:
         params: Where to take the gradient.
@@ -52,7 +52,7 @@ def accumulate_gradients(
         objective: What to differentiate.
 
     Returns:
-        Gradients in float32, and metrics: those of the objective, over the trained tokens of the batch (0 without any), and
+        Gradients in float32, and metrics: those of the objective over the trained tokens of the batch (0 without any),
         `policy/loss`: the loss of the batch.
         `learn/tokens`: trained tokens.
         `learn/microbatches`: microbatches computed.

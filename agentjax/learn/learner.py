@@ -22,7 +22,7 @@ from agentjax.models import decoder
 from agentjax.models.attention import packed_causal_attention
 from agentjax.models.config import ModelConfig
 from agentjax.models.decoder import Params
-from agentjax.sharding.rules import LEARNER_RULES, shardings
+from agentjax.sharding.rules import LEARNER_RULES, check_divisible, shardings, spec
 
 
 @jax.tree_util.register_dataclass
@@ -46,7 +46,7 @@ class TrainState:
 class Learner:
     """Minimises an objective over packed batches, on any mesh.
 
-    Parameters and optimiser state are split by `LEARNER_RULES`, the rows of a batch over ("data", "fsdp"). Batches of one `PackShape`
+    Parameters, optimiser state and the rows of a batch are split over it by `LEARNER_RULES`. Batches of one `PackShape`
     run the same compiled programs.
     """
 
@@ -74,21 +74,23 @@ class Learner:
             ValueError: If the rows or a parameter do not divide over the mesh, or the temperature is not positive.
         """
         _check(mesh, config, temperature)
+        axes = decoder.param_axes(model)
+        shapes = jax.eval_shape(functools.partial(decoder.init_params, model), jax.random.key(0))
+        check_divisible(axes, shapes, mesh, LEARNER_RULES)
         self._objective = objective
-        self._optimizer = make_optimizer(optimizer, decoder.param_axes(model))
+        self._optimizer = make_optimizer(optimizer, axes)
         self._schedule = make_schedule(optimizer)
-        self._rows_sharding = NamedSharding(mesh, PartitionSpec(None, ("data", "fsdp"), None))
+        self._rows_sharding = NamedSharding(mesh, PartitionSpec(None, *spec(("act_batch", "act_time"), LEARNER_RULES)))
         self._replicated = NamedSharding(mesh, PartitionSpec())
-        self._params_sharding = shardings(decoder.param_axes(model), mesh, LEARNER_RULES)
+        self._params_sharding = shardings(axes, mesh, LEARNER_RULES)
         self._forward = functools.partial(
             packed_logprobs, model=model, remat=config.remat, chunk=config.logprob_chunk, temperature=temperature
         )
-        self.abstract_state = self._abstract_state(model)
+        self.abstract_state = self._abstract_state(shapes)
         self._compile()
 
-    def _abstract_state(self, model: ModelConfig) -> TrainState:
+    def _abstract_state(self, params: Params) -> TrainState:
         """Shape, dtype and sharding of every leaf of the state: the moments lie as their parameters do."""
-        params = jax.eval_shape(functools.partial(decoder.init_params, model), jax.random.key(0))
         state = jax.eval_shape(self._new_state, params)
         moments = jax.tree.map_with_path(self._sharding_of_moment, state.opt_state)
         everywhere: Any = self._replicated  # layouts stand where the state has arrays
@@ -133,9 +135,8 @@ class Learner:
     ) -> tuple[TrainState, dict[str, float]]:
         """Learn from what one phase of sampling gave: an update on each batch, in order.
 
-        With several batches the old logprobs of all are computed before the first update. Metrics are those of `update`, on the
-        host: `_max` the largest of the updates, `learn/tokens` and `learn/microbatches` their sum, `optim/skipped` and `optim/lr`
-        the last, others the mean weighted by trained tokens.
+        With several batches the old logprobs of all are computed before the first update. Metrics are those of
+        `update`, on the host, put together by `merge_metrics`.
         """
         if len(batches) > 1:
             batches = [self.with_old_logprobs(state.params, batch) for batch in batches]
@@ -150,7 +151,8 @@ class Learner:
     ) -> tuple[TrainState, Metrics]:
         """One optimiser update.
 
-        A non-finite loss or gradient, and a batch without a trained token, change neither parameters nor optimiser.
+        A non-finite loss, gradient or result, and a batch without a trained token, change neither parameters nor
+        optimiser.
 
         Args:
             state: Consumed: its arrays are donated to the result.
@@ -168,7 +170,7 @@ class Learner:
         """
         if self._objective.needs_reference and reference is None:
             raise ValueError(
-                "The objective holds the policy near a reference (algo.kl_coef > 0): pass its parameters to the learner."
+                "The objective holds the policy near a reference (algo.kl_coef > 0): the learner needs its parameters."
             )
         return self._update(state, self._put(batch), reference)
 
@@ -179,10 +181,11 @@ class Learner:
             state.params, reference, state.step, batch, forward=self._forward, objective=self._objective
         )
         norm = optax.tree.norm(gradients)
-        finite = jnp.isfinite(metrics["policy/loss"]) & jnp.isfinite(norm)
-        applied = finite & (batch.tokens > 0)
         changes, opt_state = self._optimizer.update(gradients, state.opt_state, state.params)
         proposed = (optax.apply_updates(state.params, changes), opt_state)
+        sizes = jnp.stack([metrics["policy/loss"], norm, optax.tree.norm(proposed[0])])
+        finite = jnp.isfinite(sizes).all()
+        applied = finite & (batch.tokens > 0)
         kept = jax.tree.map(functools.partial(jnp.where, applied), proposed, (state.params, state.opt_state))
         skipped = jnp.where(applied, 0, state.skipped + ~finite)
         optim = {"optim/grad_norm": norm, "optim/lr": self._schedule(state.step), "optim/skipped": skipped}

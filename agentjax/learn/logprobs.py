@@ -41,8 +41,8 @@ def token_logprobs(
         tokens: The tokens that went in.
         config: The decoder's.
         temperature: Divides the logits, as the sampler did.
-        chunk: Tokens a row whose logits [B, chunk, V] exist at once, a divisor of T; they are computed again in the backward pass.
-            None: the whole row, computed once.
+        chunk: Tokens a row whose logits [B, chunk, V] exist at once, a divisor of T; they are computed again in the
+            backward pass. None: the whole row, computed once.
     """
 
     def of_chunk(hidden, targets):
@@ -61,7 +61,8 @@ def token_logprobs(
 def _of_targets(logits: Float[Array, "B C V"], targets: Int[Array, "B C"]) -> tuple[Array, Array]:
     """Log-probability of the targets, and entropy.
 
-    The target's logit is picked by a masked sum, which stays local when the vocabulary is sharded and has no scatter in its gradient.
+    The target's logit is picked by a masked sum, which stays local when the vocabulary is sharded and has no scatter in
+    its gradient.
     """
     logits = logits.astype(jnp.float32)
     normaliser = jax.nn.logsumexp(logits, axis=-1)

@@ -1,7 +1,7 @@
 """Policy losses: log-probabilities and advantages in, one loss per token out; and the two ways to normalise their sum.
 
-Arrays of one call share shape and index: entry t belongs to token t. Nothing here knows about masks except the normalisers, which
-are given the only mask there is.
+Arrays of one call share shape and index: entry t belongs to token t. Only the normalisers look at the mask of trained
+tokens.
 """
 
 import jax
@@ -16,7 +16,7 @@ def clipped_surrogate(
     clip_low: float,
     clip_high: float,
 ) -> Float[Array, "*B T"]:
-    """The PPO-clip loss with a range of its own on each side (equal sides: PPO; a larger `clip_high`: DAPO's clip-higher).
+    """The PPO-clip loss with a range of its own on each side; a larger `clip_high` is DAPO's clip-higher.
 
         rho = exp(policy_logprob - old_logprob)
         loss = -min(rho * A, clip(rho, 1 - clip_low, 1 + clip_high) * A)
@@ -41,7 +41,7 @@ def is_clipped(
     clip_low: float,
     clip_high: float,
 ) -> Bool[Array, "*B T"]:
-    """Where `clipped_surrogate` has no gradient: the ratio has already moved the way the advantage pushes, past its range."""
+    """Where `clipped_surrogate` has no gradient: the advantage has already pushed the ratio out of its range."""
     ratio = jnp.exp(log_ratio)
     return ((advantages > 0) & (ratio > 1.0 + clip_high)) | ((advantages < 0) & (ratio < 1.0 - clip_low))
 
@@ -65,7 +65,8 @@ def k1(log_ratio: Float[Array, "*B T"]) -> Float[Array, "*B T"]:
 
         k1 = log_ratio
 
-    As a *loss* its gradient is that of log pi alone, zero on average: use it to measure, and `k2` or `k3` to hold the policy back.
+    As a *loss* its gradient is that of log pi alone, zero on average: use it to measure, and `k2` or `k3` to hold the
+    policy back.
 
     Source: Schulman, "Approximating KL Divergence" (2020).
 
@@ -123,7 +124,9 @@ def masked_sum(values: Float[Array, "*B T"], mask: Bool[Array, "*B T"]) -> Float
 def constant_length(
     losses: Float[Array, "*B T"], mask: Bool[Array, "*B T"], *, trajectories: Float[Array, ""], length: int
 ) -> Float[Array, ""]:
-    """Sum over trained tokens, divided by a constant length a trajectory: a token weighs the same however long its trajectory is.
+    """Sum over trained tokens, divided by a constant length a trajectory.
+
+    A token weighs the same however long its trajectory is.
 
         L = sum_t mask_t loss_t / (length * trajectories)
 

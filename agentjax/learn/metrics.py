@@ -9,7 +9,8 @@ LAST = ("optim/skipped", "optim/lr")
 def merge_metrics(updates: Sequence[Mapping[str, float]]) -> dict[str, float]:
     """Summarise the updates of a step.
 
-    Names that end in `_max` take the largest, `SUMMED` the sum, `LAST` the last, others the mean weighted by `learn/tokens`.
+    Names that end in `_max` take the largest, `SUMMED` the sum, `LAST` the last, others the mean weighted by
+    `learn/tokens`.
 
     Args:
         updates: Metrics of each update, in order, all with the same names.

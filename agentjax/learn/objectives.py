@@ -44,7 +44,12 @@ class Tokens:
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class TokenMetrics:
-    """Named quantities per token: the learner reports the mean over the trained tokens of an update, or the maximum (from 0 up)."""
+    """Named quantities per token.
+
+    Attributes:
+        mean: Reported as the mean over the trained tokens of an update.
+        max: Never negative; reported as the maximum over them.
+    """
 
     mean: dict[str, Float[Array, "B T"]]
     max: dict[str, Float[Array, "B T"]]
@@ -70,7 +75,7 @@ class Objective:
 
     Attributes:
         token_losses: Gives the loss of each token, and metrics.
-        normalise: Turns the token losses of a microbatch, its mask and the totals of the update into its share of the loss.
+        normalise: Turns the token losses of a microbatch, its mask and the update's totals into its share of the loss.
         needs_reference: Whether `Tokens.ref_logprobs` must be computed.
     """
 
@@ -93,7 +98,7 @@ def grpo_token_losses(tokens: Tokens, *, config: GRPOConfig) -> tuple[Float[Arra
 
         loss = w * surrogate(policy - old, A) + kl_coef * kl(policy - ref),  w = min(exp(old - sampler), tis_cap)
 
-    all differences between log-probabilities; without `tis_cap` w is 1, without `kl_coef` the reference is not looked at.
+    all differences between log-probabilities. Without `tis_cap` w is 1; without `kl_coef` there is no reference.
 
     Returns:
         The loss of each token, and metrics over the trained tokens:
@@ -104,7 +109,7 @@ def grpo_token_losses(tokens: Tokens, *, config: GRPOConfig) -> tuple[Float[Arra
         `policy/kl_sampler`: mean of sampler - old, the k1 estimate of KL(sampler || trainer).
         `policy/mismatch`, `policy/mismatch_max`: |sampler - old|, what sampler and trainer disagree about.
         `policy/age`, `policy/age_max`: updates applied since the token was sampled.
-        `policy/tis_weight`, `policy/tis_fraction`: w, and the share of tokens where the cap cut it; with `tis_cap` only.
+        `policy/tis_weight`, `policy/tis_fraction`: w, and the share of tokens where the cap cut it; with `tis_cap`.
         `policy/kl_ref`: mean of the chosen estimator of KL(policy || reference); with `kl_coef` only.
     """
     log_ratio = _difference(tokens.policy_logprobs, tokens.old_logprobs, tokens.mask)
@@ -134,7 +139,7 @@ def grpo_token_losses(tokens: Tokens, *, config: GRPOConfig) -> tuple[Float[Arra
 
 
 def _difference(a: Float[Array, "B T"], b: Float[Array, "B T"], mask: Bool[Array, "B T"]) -> Float[Array, "B T"]:
-    """a - b, and 0 at tokens that are not trained, so that no exponential of a meaningless entry reaches the gradient."""
+    """a - b, and 0 where it means nothing, so that no exponential of such an entry reaches the gradient."""
     return jnp.where(mask, a - b, 0.0)
 
 

@@ -95,7 +95,7 @@ def make_schedule(config: OptimizerConfig) -> optax.Schedule:
 
 
 def decayed(axes: Any) -> Any:
-    """Which parameters decay: matrices do; norms (vectors, one a layer when stacked) and the embedding table do not."""
+    """Which parameters decay: matrices inside blocks do; norms, the embedding table and the head do not."""
     return jax.tree.map(_decays, axes, is_leaf=_is_axes)
 
 

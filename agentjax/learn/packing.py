@@ -87,8 +87,8 @@ def pack(
             None: as many as are packed.
 
     Raises:
-        ValueError: If a trajectory is longer than a row (it is never cut), its first token is trained (nothing precedes it), or all
-            of them need more rows than there are.
+        ValueError: If a trajectory is longer than a row (it is never cut), its first token is trained (nothing precedes
+            it), or all of them need more rows than there are.
     """
     for trajectory in trajectories:
         _check(trajectory, shape.row_length)
@@ -97,8 +97,9 @@ def pack(
     most = shape.microbatches * shape.rows
     if len(bins) > most:
         raise ValueError(
-            f"{len(trajectories)} trajectories of {sum(lengths)} tokens need {len(bins)} rows of {shape.row_length}, and an update "
-            f"holds {shape.microbatches} microbatches of {shape.rows} rows. Raise learner.microbatches or learner.rows."
+            f"{len(trajectories)} trajectories of {sum(lengths)} tokens need {len(bins)} rows of {shape.row_length}, "
+            f"and an update holds {shape.microbatches} microbatches of {shape.rows} rows. Raise learner.microbatches "
+            f"or learner.rows."
         )
     rows = _empty_rows(most, shape.row_length)
     for row, members in enumerate(bins):
@@ -123,7 +124,8 @@ def _check(trajectory: Trajectory, row_length: int) -> None:
     tokens = len(trajectory.tokens)
     if tokens > row_length:
         raise ValueError(
-            f"{name} has {tokens} tokens and learner.row_length is {row_length}. Raise it or lower the budget; rows are never cut."
+            f"{name} has {tokens} tokens and learner.row_length is {row_length}. Raise it or lower the budget; "
+            f"trajectories are never cut."
         )
     if tokens and trajectory.loss_mask[0]:
         raise ValueError(
@@ -176,22 +178,3 @@ def _write(
     rows["sampler_logprobs"][place] = source.sampler_logprobs
     rows["advantages"][place] = np.where(loss_mask, advantage, 0.0)
     rows["policy_versions"][place] = source.policy_versions
-
-
-def pack_minibatches(
-    trajectories: Sequence[Trajectory],
-    advantages: Sequence[float],
-    *,
-    minibatches: int,
-    shape: PackShape,
-    represented: float | None = None,
-) -> tuple[PackedBatch, ...]:
-    """Deal the trajectories of a step out to its updates and `pack` each share.
-
-    Trajectory i goes to update i modulo `minibatches`, so every group is spread over all of them.
-    """
-    share = None if represented is None else represented / minibatches
-    return tuple(
-        pack(trajectories[i::minibatches], advantages[i::minibatches], shape=shape, represented=share)
-        for i in range(minibatches)
-    )

@@ -68,6 +68,10 @@ class Monitor:
         """Say what is being done, such as "compiling the sampler", until the next step is shown."""
         self._show(dataclasses.replace(self._board, status=text))
 
+    def notice(self, text: str) -> None:
+        """Say something that stays on the screen, such as a warning."""
+        self._console.print(f"[yellow]{text}[/]", highlight=False)
+
     def step(self, phase: str, step: int, metrics: Mapping[str, float], sample: Trajectory | None = None) -> None:
         """Record an update.
 

@@ -24,7 +24,7 @@ class Meter:
         """Speed and counts.
 
         `perf/tokens_per_s`: sampled tokens over wall seconds. `perf/slot_occupancy`: share of slot steps that sampled.
-        `rollout/prefilled_tokens`, `rollout/reused_tokens` (found in the prefix tree), `rollout/preemptions`.
+        `perf/prefilled_tokens`, `perf/reused_tokens` (found in the prefix tree), `perf/preemptions`.
         `time/rollout_s`; `time/reshard_s` and `perf/reshard_bytes`: bringing weights into the sampler's layout.
         """
         now, before = self._engine.counters, self._counters
@@ -34,9 +34,9 @@ class Meter:
             "time/rollout_s": seconds,
             "perf/tokens_per_s": sampled / seconds,
             "perf/slot_occupancy": sampled / max(now.slot_steps - before.slot_steps, 1),
-            "rollout/prefilled_tokens": float(now.prefilled - before.prefilled),
-            "rollout/reused_tokens": float(now.reused - before.reused),
-            "rollout/preemptions": float(now.preempted - before.preempted),
+            "perf/prefilled_tokens": float(now.prefilled - before.prefilled),
+            "perf/reused_tokens": float(now.reused - before.reused),
+            "perf/preemptions": float(now.preempted - before.preempted),
             "time/reshard_s": self._engine.times.since(self._times).reshard,
             "perf/reshard_bytes": float(self._engine.resharded_bytes - self._resharded_bytes),
         }

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from agentjax.models.config import ModelConfig
 from agentjax.trajectory import Segment, Source, StopReason, Trajectory
 
 
@@ -28,10 +29,17 @@ def _segment(rng, source: Source, length: int, vocabulary: int) -> Segment:
     ids = rng.integers(0, vocabulary, length).astype(np.int32)
     if source is not Source.POLICY:
         return Segment(source=source, ids=ids)
-    logprobs = rng.uniform(-3, -1, length).astype(np.float32)
+    logprobs = rng.uniform(-5, -1, length).astype(np.float32)
     return Segment(source=source, ids=ids, logprobs=logprobs, policy_versions=np.zeros(length, np.int32))
 
 
 @pytest.fixture(scope="session")
 def trajectory():
     return _trajectory
+
+
+@pytest.fixture(scope="session")
+def tiny_model():
+    return ModelConfig(
+        vocab_size=20, num_layers=2, d_model=16, num_heads=4, num_kv_heads=2, head_dim=8, d_ff=32, tie_embeddings=False
+    )

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentjax.learn.config import LearnerConfig
-from agentjax.learn.packing import PackShape, first_fit_decreasing, pack, pack_minibatches
+from agentjax.learn.packing import PackShape, first_fit_decreasing, pack
 
 SHAPE = PackShape(microbatches=4, rows=2, row_length=16)
 lengths_of = st.lists(st.integers(2, 16), max_size=6)
@@ -69,11 +69,3 @@ def test_more_rows_than_there_are_is_refused(trajectory):
 def test_a_trajectory_without_a_prompt_is_refused(trajectory):
     with pytest.raises(ValueError, match="begins with a sampled token"):
         pack([trajectory(5, prompt=0)], [1.0], shape=SHAPE)
-
-
-def test_minibatches_share_the_trajectories_out(trajectory):
-    trajectories = [trajectory(6, seed=i) for i in range(5)]
-    batches = pack_minibatches(trajectories, [1.0, 2.0, 3.0, 4.0, 5.0], minibatches=2, shape=SHAPE, represented=8)
-    got = [sorted(set(np.asarray(b.rows.advantages).ravel().tolist()) - {0.0}) for b in batches]
-    assert got == [[1.0, 3.0, 5.0], [2.0, 4.0]]
-    assert [float(b.trajectories) for b in batches] == [4.0, 4.0]
