@@ -17,7 +17,7 @@ def get_config() -> ConfigDict:
     config.env.name = "python_math"
     # Most demonstrations answer off the top of the head, wrongly: GRPO has to find out which of the two habits pays.
     config.env.players = {"solver": 0.35, "guesser": 0.65}
-    config.env.args = {"chain_fraction": 0.2, "min_operations": 2, "min_digits": 3}
+    config.env.args = {"chain_fraction": 0.2, "operators": "+*", "min_operations": 2, "min_digits": 3}
     config.chat.format = "chatml_hermes_short"
     config.budget.max_turns = 3
     config.budget.turn_tokens = 48

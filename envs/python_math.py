@@ -34,6 +34,7 @@ class PythonMathArgs:
     """Arguments of `PythonMath`."""
 
     chain_fraction: float = 0.25  # share of problems that need the result of a first call in a second one
+    operators: str = "+-*"  # what may stand between two operands
     min_operations: int = 1  # operations of x, at least
     max_operations: int = 2  # operations of x, at most; a chain adds one
     min_digits: int = 2  # digits of an operand, at least
@@ -47,6 +48,8 @@ class PythonMathArgs:
     def __post_init__(self):
         if not 0.0 <= self.chain_fraction <= 1.0:
             raise ValueError(f"env.args.chain_fraction must be within [0, 1], got {self.chain_fraction}.")
+        if not self.operators or set(self.operators) - set(_OPERATORS):
+            raise ValueError(f"env.args.operators must be some of {_OPERATORS!r}, got {self.operators!r}.")
         if not 1 <= self.min_operations <= self.max_operations:
             raise ValueError(
                 f"env.args.min_operations ({self.min_operations}) and env.args.max_operations "
@@ -156,7 +159,7 @@ def draw_problem(rng: np.random.Generator, args: PythonMathArgs, *, chain: bool)
     for _ in range(_MAX_DRAWS):
         most = args.max_operations
         operands = _draw_operands(rng, most + 2, args)
-        operators = "".join(_OPERATORS[index] for index in rng.integers(len(_OPERATORS), size=most + 1))
+        operators = "".join(args.operators[index] for index in rng.integers(len(args.operators), size=most + 1))
         count = most if chain else int(rng.integers(args.min_operations, most + 1))
         first = Expression(operands[: count + 1], operators[:count])
         problem = Problem(first, f"{operators[-1]}{operands[-1]}" if chain else "")
