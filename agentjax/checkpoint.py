@@ -44,7 +44,9 @@ class Checkpoints:
     killed process left half written is never seen again.
     """
 
-    def __init__(self, folder: str | os.PathLike[str], *, keep: int, identity: Mapping[str, Any]):
+    def __init__(
+        self, folder: str | os.PathLike[str], *, keep: int, identity: Mapping[str, Any], read_only: bool = False
+    ):
         """Open a folder, or begin it.
 
         Args:
@@ -52,6 +54,7 @@ class Checkpoints:
             keep: Newest steps kept.
             identity: What parameters mean nothing without, such as {"model": {...}, "tokenizer": fingerprint}; JSON
                 values. A checkpoint of another identity is refused.
+            read_only: Touch nothing, since another process may be saving there.
         """
         logging.getLogger("absl").setLevel(logging.ERROR)  # Orbax tells absl about every file
         self._folder = pathlib.Path(folder).resolve()
@@ -59,7 +62,11 @@ class Checkpoints:
         self._manager = ocp.CheckpointManager(
             self._folder,
             options=ocp.CheckpointManagerOptions(
-                preservation_policy=LatestN(keep), cleanup_tmp_directories=True, enable_async_checkpointing=True
+                preservation_policy=LatestN(keep),
+                cleanup_tmp_directories=not read_only,
+                create=not read_only,
+                read_only=read_only,
+                enable_async_checkpointing=True,
             ),
         )
 
@@ -133,6 +140,11 @@ class Checkpoints:
     def meta(self, step: int) -> Mapping[str, Any]:
         """Read the `meta` of a step alone, to know what to restore."""
         return self._run_of(step)["meta"]
+
+    def clear(self) -> None:
+        """Delete every step."""
+        for step in self._manager.all_steps():
+            self._manager.delete(step)
 
     def wait(self) -> None:
         """Wait until what was saved is on disk.

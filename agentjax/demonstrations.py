@@ -10,6 +10,7 @@ import numpy as np
 
 from agentjax.chat.format import ChatFormat
 from agentjax.config import Config
+from agentjax.envs.api import EnvError, EnvFault, Task
 from agentjax.envs.play import Transcript, play
 from agentjax.envs.registry import EnvFactory
 from agentjax.envs.tasks import first_tasks
@@ -22,8 +23,10 @@ _AT_ONCE = 64
 def play_demonstrations(env: EnvFactory, config: Config, host: HostLoop, *, count: int) -> list[Transcript]:
     """Play the first training tasks with the players of the config. The same config gives the same transcripts.
 
+    An episode is played again after a fault, `rollout.retries` times.
+
     Raises:
-        EnvFault: If the environment or its sandbox fails.
+        EnvFault: If the environment or its sandbox keeps failing, or an episode takes longer than `budget.episode_s`.
     """
     tasks = first_tasks(env.source, "train", count, seed=config.seed, budget=config.budget)
     names = list(config.env.players)
@@ -34,13 +37,28 @@ def play_demonstrations(env: EnvFactory, config: Config, host: HostLoop, *, coun
 
     async def demonstrate(index: int) -> Transcript:
         async with gate:
-            player = env.player(names[chosen[index]], seed=config.seed + index)
-            return await play(env(), tasks[index], player)
+            return await _play(env, tasks[index], names[chosen[index]], config.seed + index, config.rollout.retries)
 
     async def everything() -> list[Transcript]:
         return await asyncio.gather(*(demonstrate(index) for index in range(count)))
 
     return host.call(everything())
+
+
+async def _play(env: EnvFactory, task: Task, player: str, seed: int, retries: int) -> Transcript:
+    deadline = asyncio.timeout(task.budget.episode_s)
+    try:
+        async with deadline:
+            return await play(env(), task, env.player(player, seed=seed))
+    except TimeoutError as error:
+        if not deadline.expired():
+            raise
+        detail = f"a demonstration took longer than budget.episode_s ({task.budget.episode_s:g} s)"
+        raise EnvFault(EnvError("timeout", detail, retryable=False, mask=True)) from error
+    except EnvFault as fault:
+        if not fault.error.retryable or not retries:
+            raise
+    return await _play(env, task, player, seed, retries - 1)
 
 
 def demonstration_rows(transcripts: list[Transcript], fmt: ChatFormat) -> list[Trajectory]:

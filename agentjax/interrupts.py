@@ -1,7 +1,9 @@
 """Interrupts: SIGTERM and Ctrl-C in, a flag out that other threads see at once."""
 
+import os
 import signal
 import socket
+import sys
 import threading
 from collections.abc import Callable
 
@@ -9,7 +11,7 @@ _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 class Interrupts:
-    """Turns the first SIGTERM or Ctrl-C into a request to save and stop; a second Ctrl-C stops at once.
+    """Turns the first SIGTERM or Ctrl-C into a request to save and stop; Ctrl-C after that ends the process at once.
 
     Python runs signal handlers only between bytecodes of the main thread, which may sit in a compiled program for
     long; the wake-up socket is written by the C handler, so a thread of ours hears of the signal immediately.
@@ -51,11 +53,16 @@ class Interrupts:
             if received[0] in _SIGNALS and not self.requested:
                 self._requested.set()
                 self.on_request()
+            elif received[0] == signal.SIGINT:
+                _end_at_once()
 
     def _handle(self, number: int, frame) -> None:
-        if number == signal.SIGINT and self._requested.is_set() and self._seen_twice():
-            raise KeyboardInterrupt
+        """Nothing: a handler must be there for the socket to be written, and for the signal not to end the process."""
 
-    def _seen_twice(self) -> bool:
-        self._count = getattr(self, "_count", 0) + 1
-        return self._count > 1
+
+def _end_at_once() -> None:
+    """End the process as a kill does, which a run survives; a main thread in a compiled program cannot be unwound."""
+    if sys.stdout.isatty():
+        sys.stdout.write("\x1b[?25h")  # a live view hides the cursor
+        sys.stdout.flush()
+    os._exit(128 + signal.SIGINT)

@@ -25,6 +25,7 @@ class Position:
         tasks: State of the task stream.
         next_group: Number of the next group.
         pending: Groups begun and not yet learnt from.
+        success: Held-out success when it was last measured.
     """
 
     phase: Phase
@@ -34,6 +35,7 @@ class Position:
     tasks: Mapping[str, Any] | None = None
     next_group: int = 0
     pending: Sequence[PendingGroup] = ()
+    success: float = 0.0
 
 
 def save(session: Session, position: Position) -> None:
@@ -51,6 +53,7 @@ def save(session: Session, position: Position) -> None:
                 "phase": position.phase,
                 "step": position.step,
                 "next_group": position.next_group,
+                "success": position.success,
                 "monitor": session.monitor.state(),
             },
             pending=position.pending,
@@ -65,9 +68,14 @@ def latest_phase(session: Session) -> Phase | None:
 
 
 def load(session: Session, learner: Learner, *, with_reference: bool) -> Position:
-    """Read the newest checkpoint, arrays in the learner's layout, and put the monitor back to it."""
+    """Read the newest checkpoint, arrays in the learner's layout, and put the monitor back to it.
+
+    Raises:
+        ValueError: If `sft.steps` is no longer what the run had.
+    """
     number = session.checkpoints.latest()
     assert number is not None
+    _check_sft_steps(session, number)
     wanted = learner.abstract_state
     reference = wanted.params if with_reference else None
     saved = session.checkpoints.restore(number, params=wanted.params, opt_state=_rest(wanted, reference))
@@ -81,7 +89,18 @@ def load(session: Session, learner: Learner, *, with_reference: bool) -> Positio
         tasks=saved.data["tasks"],
         next_group=saved.meta["next_group"],
         pending=saved.pending,
+        success=saved.meta["success"],
     )
+
+
+def _check_sft_steps(session: Session, number: int) -> None:
+    meta, steps = session.checkpoints.meta(number), session.config.sft.steps
+    done = number - meta["step"] if meta["phase"] == "grpo" else number
+    if done > steps or (meta["phase"] == "grpo" and done < steps):
+        raise ValueError(
+            f"sft.steps is {steps}, but the run in {session.config.run_dir} has had {done} updates of SFT: give it that "
+            f"number, another run_dir, or checkpoint.resume=false to start anew."
+        )
 
 
 def checkpoint_number(session: Session, phase: Phase, step: int) -> int:

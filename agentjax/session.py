@@ -81,12 +81,22 @@ class Session:
                 config.folder / "checkpoints",
                 keep=config.checkpoint.keep,
                 identity={"model": dataclasses.asdict(config.model), "tokenizer": tokenizer.fingerprint},
+                read_only=self._read_only,
             )
         )
+        self._check_checkpoints()
         if not self._read_only:
             self.monitor = building.enter_context(Monitor(config, decode=tokenizer.decode))
             if self.sandboxes is not None:
                 self.monitor.notice(str(self.sandboxes.limits))
+
+    def _check_checkpoints(self) -> None:
+        """Refuse those of another experiment before anything in the run folder changes; or begin without them."""
+        if not (self.config.checkpoint.resume or self._read_only):
+            self.checkpoints.clear()
+        newest = self.checkpoints.latest()
+        if newest is not None:
+            self.checkpoints.meta(newest)
 
     def __enter__(self) -> "Session":
         return self
@@ -144,11 +154,15 @@ class Session:
     def _tokenizer(self) -> Tokenizer:
         """The tokenizer of the run folder, or one trained on demonstrations and kept there."""
         path = self.config.folder / "tokenizer.json"
-        if self.config.checkpoint.resume and path.exists():
+        if path.exists() and (self.config.checkpoint.resume or self._read_only):
             return Tokenizer.load(path)
+        if self._read_only:
+            raise ValueError(f"{self.config.run_dir} has no {path.name}: train first.")
         tokenizer = train_on_transcripts(self.config, self.env, self.host)
         path.parent.mkdir(parents=True, exist_ok=True)
-        tokenizer.save(path)
+        unfinished = path.with_name(f"{path.name}.part")
+        tokenizer.save(unfinished)
+        unfinished.replace(path)
         return tokenizer
 
     def _engine(self) -> Engine:

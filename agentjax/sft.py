@@ -20,25 +20,33 @@ from agentjax.trajectory import Trajectory
 
 
 def main(config: Config) -> int:
-    """`agentjax sft`: the cold start alone; `agentjax train` goes on from it."""
+    """`agentjax sft`: the cold start alone, saved when done or stopped; `agentjax train` goes on from it."""
     from agentjax.evaluate import evaluate
 
     with Session(config) as session:
         if resume.latest_phase(session) == "grpo":
             print(f"{config.run_dir} has had its SFT; `agentjax train` goes on from there.")
             return 0
-        params = run_sft(session)
-        if params is not None:
-            session.monitor.evaluation(0, evaluate(session, params))
+        position = run_sft(session)
+        if position is None:
+            session.monitor.close()
+            print(f"Stopped and saved in {config.run_dir}; the same command goes on.")
+        else:
+            resume.save(session, position)
+            session.monitor.evaluation(0, evaluate(session, position.state.params))
             session.monitor.summary(compiles_after_warmup=0, ended="SFT done")
     return 0
 
 
-def run_sft(session: Session) -> decoder.Params | None:
+def run_sft(session: Session) -> Position | None:
     """Train on demonstrations, from the beginning or from where the run was stopped.
 
     Returns:
-        The policy's parameters, or None if somebody asked to stop; then the position is saved.
+        The position after the last update, or None if somebody asked to stop; then the position is saved.
+
+    Raises:
+        ValueError: If a demonstration is longer than the budget allows.
+        Diverged: If learning has gone wrong.
     """
     config = session.config
     learner = Learner(
@@ -53,13 +61,14 @@ def run_sft(session: Session) -> decoder.Params | None:
     else:
         params = jax.jit(lambda key: decoder.init_params(config.model, key))(jax.random.key(config.seed))
         position = Position(phase="sft", step=0, state=learner.init(params))
-    if config.sft.steps == 0:
-        return position.state.params
+    if position.step >= config.sft.steps:
+        return position
     session.monitor.status("playing demonstrations")
     played = play_demonstrations(session.env, config, session.host, count=config.sft.demonstrations)
     state = position.state
     shape = config.learner.shape(trajectories=config.sft.batch_size, max_tokens=config.budget.total_tokens)
     rows = demonstration_rows(played, session.fmt)
+    _check_lengths(rows, config)
     for step in range(position.step + 1, config.sft.steps + 1):
         if session.interrupts.requested:
             resume.save(session, Position(phase="sft", step=step - 1, state=state))
@@ -70,7 +79,16 @@ def run_sft(session: Session) -> decoder.Params | None:
         if notice := was_skipped(metrics):
             session.monitor.notice(notice)
         stop_if_diverged(metrics, max_skipped=config.learner.max_skipped)
-    return state.params
+    return Position(phase="sft", step=config.sft.steps, state=state)
+
+
+def _check_lengths(rows: Sequence[Trajectory], config: Config) -> None:
+    longest = max(len(row.tokens) for row in rows)
+    if longest > config.budget.total_tokens:
+        raise ValueError(
+            f"a demonstration has {longest} tokens, and budget.total_tokens={config.budget.total_tokens} allows no "
+            f"such episode: raise it (and learner.row_length={config.learner.row_length} with it)."
+        )
 
 
 def sft_batch(rows: Sequence[Trajectory], step: int, config: Config) -> list[Trajectory]:

@@ -45,13 +45,12 @@ def main(config: Config) -> int:
 
 def run(session: Session) -> str:
     """SFT if it is not done, then GRPO; why it ended."""
-    position = None
     if resume.latest_phase(session) != "grpo":
-        params = run_sft(session)
-        if params is None:
+        cold_start = run_sft(session)
+        if cold_start is None:
             return "stopped"
         learner = make_learner(session)
-        position = start_grpo(session, learner, params)
+        position = start_grpo(session, learner, cold_start.state.params)
     else:
         learner = make_learner(session)
         position = resume.load(session, learner, with_reference=session.config.algo.kl_coef > 0)
@@ -75,9 +74,10 @@ def start_grpo(session: Session, learner: Learner, params) -> Position:
     """The position before the first GRPO update: the policy is its own reference. It is evaluated and saved."""
     state = learner.init(params)
     reference = learner.place(params) if session.config.algo.kl_coef > 0 else None
-    position = Position(phase="grpo", step=0, state=state, reference=reference)
     session.monitor.status("evaluating the cold start")
-    session.monitor.evaluation(0, evaluate(session, state.params))
+    metrics = evaluate(session, state.params)
+    session.monitor.evaluation(0, metrics)
+    position = Position(phase="grpo", step=0, state=state, reference=reference, success=metrics["eval/success"])
     resume.save(session, position)
     return position
 
@@ -106,21 +106,23 @@ class GRPO:
             self._tasks.set_state(dict(position.tasks))
         self._pending = (position.next_group, position.pending)
         self._clock = PhaseClock()
-        self._success = 0.0
+        self._success = position.success
 
     def run(self) -> str:
         """Update until all steps are done, the target is reached, or somebody asks to stop; which of them it was."""
-        train = self._config.train
-        session = self._session
+        train, session = self._config.train, self._session
         session.engine.new_weights(int(self._state.step))
         with session.rollouts(sampling=self._config.rollout.sampling, seed=self._config.seed) as self._phase:
             self._phase.resume(*self._pending)
-            while self._step < train.steps:
+            while self._step < train.steps and not self._reached_target:
                 if not self._update():
                     return "stopped"
-                if train.target is not None and self._success >= train.target:
-                    return f"held-out success reached {train.target:g}"
-        return "all steps done"
+        return f"held-out success reached {train.target:g}" if self._reached_target else "all steps done"
+
+    @property
+    def _reached_target(self) -> bool:
+        target = self._config.train.target
+        return target is not None and self._success >= target
 
     def _update(self) -> bool:
         """One step; False if it was interrupted, and the position before it is saved."""
@@ -178,7 +180,7 @@ class GRPO:
                 metrics = evaluate(self._session, self._state.params)
             self._success = metrics["eval/success"]
             self._session.monitor.evaluation(self._step, metrics)
-            last = last or (train.target is not None and self._success >= train.target)
+            last = last or self._reached_target
         sound = int(self._state.skipped) == 0  # else the checkpoint before it is the last good one
         if last or (sound and self._config.checkpoint.every and self._step % self._config.checkpoint.every == 0):
             with self._clock.phase("save"):
@@ -196,6 +198,7 @@ class GRPO:
                 tasks=self._tasks.get_state(),
                 next_group=self._phase.next_group,
                 pending=[without_replayable(group, version) for group in self._phase.pending()],
+                success=self._success,
             ),
         )
 

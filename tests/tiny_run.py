@@ -1,15 +1,20 @@
 """A whole run in a few seconds: the command line of a tiny experiment, and what is left of a run to compare."""
 
+import atexit
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
 
+ROOT = Path(__file__).parent.parent
 TINY = {
+    "env.name": "tests.tiny_envs:Parity",
     "monitor.live": "off",
     "monitor.tensorboard": "false",
     "model.num_layers": 1,
@@ -21,15 +26,17 @@ TINY = {
     "model.vocab_size": 1024,
     "tokenizer.vocab_size": 1024,
     "tokenizer.transcripts": 128,
-    "sft.steps": 6,
+    "sft.steps": 12,
+    "sft.optimizer.learning_rate": 1e-2,
+    "sft.optimizer.warmup_steps": 0,
     "sft.batch_size": 8,
     "sft.demonstrations": 32,
     "sft.optimizer.decay_steps": 30,
     "train.steps": 5,
-    "train.prompts_per_step": 4,
+    "train.prompts_per_step": 2,
     "train.eval_every": 2,
     "algo.group_size": 4,
-    "eval.tasks": 8,
+    "eval.tasks": 4,
     "rollout.slots": 8,
     "rollout.prefill_rows": 4,
     "checkpoint.every": 1,
@@ -44,10 +51,21 @@ def command(folder: Path, verb: str = "train", **changes: object) -> list[str]:
     return [sys.executable, "-m", "agentjax", verb, "--config=quickstart", f"--config.run_dir={folder}", *overrides]
 
 
+_PROGRAMS = tempfile.mkdtemp(prefix="agentjax-tests-")  # compiled by the first run, loaded by the others
+atexit.register(shutil.rmtree, _PROGRAMS, ignore_errors=True)
+_ENVIRONMENT = {
+    "JAX_PLATFORMS": "cpu",
+    "XLA_FLAGS": "",
+    "PYTHONUNBUFFERED": "1",
+    "JAX_COMPILATION_CACHE_DIR": _PROGRAMS,
+    "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+}
+
+
 def start(argv: list[str]) -> subprocess.Popen:
-    """Start a command on one device, its output in pipes."""
-    environment = os.environ | {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": "", "PYTHONUNBUFFERED": "1"}
-    return subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment)
+    """Start a command on one device, its output in a pipe."""
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+    return subprocess.Popen(argv, **pipes, env=os.environ | _ENVIRONMENT, cwd=ROOT)
 
 
 def run(argv: list[str], status: int = 0) -> str:
