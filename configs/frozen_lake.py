@@ -46,8 +46,12 @@ def get_config() -> ConfigDict:
     config.train.steps = 100
     config.train.prompts_per_step = 16
     config.algo.group_size = 8
-    config.optimizer.learning_rate = 5e-4
+    config.optimizer.name = "muon"
+    config.optimizer.learning_rate = 2e-4
     config.optimizer.warmup_steps = 5
+    config.optimizer.schedule = "linear"
+    config.optimizer.decay_steps = 100
+    config.optimizer.end_fraction = 0.1
 
     config.rollout.slots = 64
     config.rollout.mismatch_budget = 1e-4  # in nats; the model computes in float32

@@ -16,7 +16,7 @@ def get_config() -> ConfigDict:
 
     config.env.name = "python_math"
     # Most demonstrations answer off the top of the head, wrongly: GRPO has to find out which of the two habits pays.
-    config.env.players = {"solver": 0.35, "guesser": 0.65}
+    config.env.players = {"solver": 0.4, "guesser": 0.6}
     config.env.args = {"chain_fraction": 0.2, "operators": "+*", "min_operations": 2, "min_digits": 3}
     config.chat.format = "chatml_hermes_short"
     config.budget.max_turns = 3
@@ -43,14 +43,14 @@ def get_config() -> ConfigDict:
     config.sft.optimizer.decay_steps = 400
     config.sft.optimizer.end_fraction = 0.1
 
-    config.train.steps = 25
+    config.train.steps = 35
     config.train.eval_every = 5
     config.train.prompts_per_step = 16
     config.algo.group_size = 16
     config.optimizer.learning_rate = 5e-4  # 1e-3 collapses for good
     config.optimizer.warmup_steps = 5
     config.optimizer.schedule = "linear"
-    config.optimizer.decay_steps = 25
+    config.optimizer.decay_steps = 35
     config.optimizer.end_fraction = 0.1
 
     config.rollout.slots = 64
