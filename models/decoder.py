@@ -100,7 +100,7 @@ def hidden_states(
     config: ModelConfig,
     attend: Attend,
     state: Any = None,
-    shard: TensorShard | None = None,
+    shard: TensorShard | Whole | None = None,
     remat: bool = False,
 ) -> tuple[Float[Array, "B T D"], Any]:
     """Run the decoder up to its final norm.
@@ -112,7 +112,7 @@ def hidden_states(
         config: Sizes.
         attend: How tokens see each other; see `Attend`. Its `layer` is traced under a scan, an int when unrolled.
         state: Threaded through the layers in the scan's carry, where XLA updates it in place.
-        shard: How to work on local shards; None if the weights are whole.
+        shard: How to look up and reduce where something is split; None if nothing is.
         remat: Compute each block again in the backward pass.
 
     Returns:

@@ -12,14 +12,13 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Int32
 
 from agentjax.learn.config import LearnerConfig, OptimizerConfig
+from agentjax.learn.forward import packed_logprobs
 from agentjax.learn.gradients import Metrics, accumulate_gradients, batch_logprobs
-from agentjax.learn.logprobs import TokenLogprobs, token_logprobs
 from agentjax.learn.metrics import merge_metrics
 from agentjax.learn.objectives import Objective
 from agentjax.learn.optimizers import make_optimizer, make_schedule
-from agentjax.learn.packing import PackedBatch, Rows
+from agentjax.learn.packing import PackedBatch
 from agentjax.models import decoder
-from agentjax.models.attention import packed_causal_attention
 from agentjax.models.config import ModelConfig
 from agentjax.models.decoder import Params
 from agentjax.sharding.rules import LEARNER_RULES, check_divisible, shardings, spec
@@ -84,7 +83,12 @@ class Learner:
         self._replicated = NamedSharding(mesh, PartitionSpec())
         self._params_sharding = shardings(axes, mesh, LEARNER_RULES)
         self._forward = functools.partial(
-            packed_logprobs, model=model, remat=config.remat, chunk=config.logprob_chunk, temperature=temperature
+            packed_logprobs,
+            model=model,
+            mesh=mesh,
+            remat=config.remat,
+            chunk=config.logprob_chunk,
+            temperature=temperature,
         )
         self.abstract_state = self._abstract_state(shapes)
         self._compile()
@@ -217,24 +221,3 @@ def _check(mesh: Mesh, config: LearnerConfig, temperature: float) -> None:
         raise ValueError(
             f"The learner needs a sampling temperature > 0, got {temperature}: greedy samples have no logprobs."
         )
-
-
-def packed_logprobs(
-    params: Params, rows: Rows, *, model: ModelConfig, remat: bool, chunk: int | None, temperature: float
-) -> TokenLogprobs:
-    """Logprobs of packed rows: each trajectory attends to itself alone.
-
-    Args:
-        params: Parameters of the decoder.
-        rows: Arrays [B, T].
-        model: The decoder's config.
-        remat: Whether layers are recomputed in the backward pass.
-        chunk: As in `token_logprobs`.
-        temperature: As in `token_logprobs`.
-    """
-
-    def attend(q, k, v, layer, state):
-        return packed_causal_attention(q, k, v, rows.segment_ids, rows.positions), state
-
-    hidden, _ = decoder.hidden_states(params, rows.tokens, rows.positions, config=model, attend=attend, remat=remat)
-    return token_logprobs(params, hidden, rows.tokens, config=model, temperature=temperature, chunk=chunk)

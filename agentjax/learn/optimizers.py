@@ -40,7 +40,8 @@ def adamw(config: OptimizerConfig, axes: Any) -> optax.GradientTransformation:
 def muon(config: OptimizerConfig, axes: Any) -> optax.GradientTransformation:
     """p <- p - lr(n) * muon_rate * (u + weight_decay * p) for the matrices inside blocks, AdamW for all else.
 
-    u is the orthogonalised momentum of a matrix, scaled to a root mean square of 0.2, as AdamW's updates have.
+    u is the orthogonalised momentum of a matrix, scaled to a root mean square of 0.2, as AdamW's updates have. Momentum
+    is Nesterov's, for all parameters.
 
     Source: Jordan et al. (kellerjordan.github.io/posts/muon); the scale: Moonlight (arXiv:2502.16982).
     """

@@ -235,6 +235,24 @@ def test_a_sharded_state_stays_sharded_and_learns_the_same(make_learner, params,
     assert any(len(x.sharding.device_set) == 8 and not x.is_fully_replicated for x in jax.tree.leaves(split))
 
 
+def test_moments_lie_as_their_parameters_whatever_the_optimiser(tiny_model):
+    for name in ("adamw", "muon"):
+        state = Learner(
+            model=tiny_model,
+            mesh=make_mesh(CUBE),
+            objective=sft_objective(),
+            optimizer=OptimizerConfig(name=name),
+            config=LAYOUT,
+        ).abstract_state
+        queries = [
+            leaf
+            for path, leaf in jax.tree.leaves_with_path(state.opt_state)
+            if "'query'" in jax.tree_util.keystr(path) and leaf.ndim == 4
+        ]
+        assert queries
+        assert all(leaf.sharding == state.params["layers"]["attention"]["query"].sharding for leaf in queries)
+
+
 @settings(max_examples=10)
 @given(
     noise=hnp.arrays(np.float32, SHAPE_ARRAY := (3, 4, 16), elements=st.sampled_from([-1e30, 1.0, np.inf, np.nan])),
@@ -327,5 +345,7 @@ def test_demonstrations_are_learnt_by_heart(make_learner, params, sampled):
 def test_what_cannot_work_is_refused_before_anything_compiles(make_learner, params, batch):
     with pytest.raises(ValueError, match="learner.rows=4 must be divisible by mesh data x fsdp = 8"):
         make_learner(mesh=MeshConfig(data=4, fsdp=2))
+    with pytest.raises(ValueError, match="Axis 'kv_heads' .* has size 2, which mesh axis 'tensor' of size 4"):
+        make_learner(mesh=MeshConfig(tensor=4))
     with pytest.raises(ValueError, match="algo.kl_coef"):
         make_learner().update(make_learner().init(params[0]), batch)

@@ -44,6 +44,26 @@ def test_is_adamw_with_clipping_and_decay_on_matrices_alone():
         np.testing.assert_allclose(got[k], want[k], rtol=1e-4, atol=1e-5)
 
 
+def test_muon_moves_matrices_by_orthogonal_steps_and_all_else_as_adamw_does():
+    config = OptimizerConfig(name="muon", learning_rate=0.01, muon_rate=3.0, max_grad_norm=1e9)
+    axes = {"out": ("layers", "heads", "head_dim", "embed"), "scale": ("layers", "embed"), "table": ("vocab", "embed")}
+    shapes = {"out": (2, 2, 4, 8), "scale": (2, 8), "table": (5, 8)}
+    rng = np.random.default_rng(0)
+    gradients = {k: jnp.asarray(rng.normal(size=s), jnp.float32) for k, s in shapes.items()}
+    left, right = np.linalg.qr(rng.normal(size=(2, 2, 8, 8)))[0]
+    singular = np.linspace(0.2, 1.0, 8, dtype=np.float32)
+    gradients["out"] = jnp.asarray((left * singular @ right).reshape(shapes["out"]), jnp.float32)
+    optimizer = make_optimizer(config, axes)
+    changes, _ = optimizer.update(gradients, optimizer.init(gradients), gradients)
+    adamw = optax.nadamw(config.learning_rate, b1=config.b1, b2=config.b2, eps=config.eps, weight_decay=0.0)
+    want, _ = adamw.update(gradients, adamw.init(gradients), gradients)
+    for k in ("scale", "table"):
+        np.testing.assert_allclose(changes[k], want[k], rtol=1e-5)
+    spectra = np.linalg.svd(np.asarray(changes["out"]).reshape(2, 8, 8), compute_uv=False)
+    # Five Newton-Schulz steps bring singular values near 1; an orthogonal n x n matrix has root mean square n ** -0.5.
+    np.testing.assert_allclose(spectra, 0.01 * 3.0 * 0.2 * 8**0.5, rtol=0.4)
+
+
 def test_norms_and_embeddings_do_not_decay():
     assert decayed(AXES) == {"w": True, "scale": False, "table": False}
 
