@@ -15,7 +15,7 @@ from agentjax.config import describe, load, validate
         (["env.args.chain=1"], "env.args.chain: env 'python_math' has no such argument."),
         (["env.args.chain_fraction=2"], "env.args.chain_fraction must be within [0, 1], got 2"),
         (["env.players={'solvr': 1.0}"], "env.players.solvr: python_math has no such player. Did you mean 'solver'?"),
-        (["env.players.solver=0.5"], "env.players must sum to 1, got 1.15"),
+        (["env.players.solver=0.5"], "env.players must sum to 1, got 1.1 "),
         (["env.players={}"], "sft.steps=400 needs demonstrations"),
         (["chat.format=chatml"], "chat.format='chatml' is not one of"),
         (["sandbox.backend=bublewrap"], "Did you mean 'bubblewrap'?"),
@@ -33,7 +33,7 @@ from agentjax.config import describe, load, validate
         (["train.target=95"], "train.target must be a success rate in [0, 1]"),
         (["mesh.tensor=3"], "model.num_heads (4) must be divisible by mesh.tensor (3)"),
         (["mesh.tensor=4"], "model.num_kv_heads (2) must be divisible by mesh.tensor (4)"),
-        (["mesh.data=3"], "learner.rows (32) must be divisible by mesh.data x mesh.fsdp (3)"),
+        (["mesh.data=3"], "learner.rows (8) must be divisible by mesh.data x mesh.fsdp (3)"),
         (["mesh.fsdp=32", "model.d_model=144"], "model.d_model (144) must be divisible by mesh.fsdp (32)"),
         (["seed=-1"], "seed must be >= 0"),
     ],
@@ -55,7 +55,7 @@ def test_the_mesh_must_fit_the_devices():
 def test_an_axis_that_takes_the_rest_counts_once_the_devices_are_known():
     config = load("quickstart", ["mesh.data=-1"])
     validate(config, device_count=8)
-    with pytest.raises(ValueError, match=r"learner.rows \(32\) must be divisible by mesh.data x mesh.fsdp \(3\)"):
+    with pytest.raises(ValueError, match=r"learner.rows \(8\) must be divisible by mesh.data x mesh.fsdp \(3\)"):
         validate(config, device_count=3)
 
 
@@ -68,7 +68,7 @@ def test_the_description_says_what_will_run():
     for part in (
         "python_math",
         "400 updates of 64",
-        "solver 35%",
+        "solver 40%",
         "16 prompts x 16",
         "0.97",
         "pass@2",
