@@ -130,15 +130,17 @@ class GRPO:
         if groups is None:
             self._save(self._step)
             return False
-        metrics = self._learn(groups)
         rows = [row for group in groups for row in group.trajectories]
+        on_policy = sampled_by(self._session.engine.version, rows)
+        metrics = self._learn(groups)
         metrics |= episode_metrics(rows) | rollout_metrics(rows) | measured | self._clock.lap()
         self._step += 1
         self._session.monitor.step("grpo", self._step, metrics, sample=_most_telling(rows))
         if notice := was_skipped(metrics):
             self._session.monitor.notice(notice)
         stop_if_diverged(metrics, max_skipped=self._config.learner.max_skipped)
-        stop_if_mismatched(metrics, budget=self._config.rollout.mismatch_budget)
+        if on_policy:  # older weights disagree with the trainer rightly
+            stop_if_mismatched(metrics, budget=self._config.rollout.mismatch_budget)
         self._keep(rows)
         self._evaluate_and_save()
         self._session.warmed_up()
@@ -234,6 +236,12 @@ def pack_minibatches(
     return [
         pack(rows[i::count], advantages[i::count], shape=shape, represented=represented / count) for i in range(count)
     ]
+
+
+def sampled_by(version: int, rows: Sequence[Trajectory]) -> bool:
+    """Whether every sampled token of the rows came from the weights of this version."""
+    versions = [s.policy_versions for row in rows for s in row.segments if s.policy_versions is not None]
+    return all((of_segment == version).all() for of_segment in versions)
 
 
 def without_replayable(group: PendingGroup, version: int) -> PendingGroup:

@@ -67,7 +67,7 @@ class RolloutConfig:
     max_concurrent: int = 256  # episodes in flight, per process
     in_flight_groups: int = 0  # groups begun ahead that go on over an update (partial rollouts); 0: on-policy
     retries: int = 2  # times an episode is played again after a fault of the infrastructure
-    mismatch_budget: float = 1e-2  # mean |sampler - trainer logprob| of a step, in nats; the run stops above it
+    mismatch_budget: float = 1e-2  # mean |sampler - trainer logprob| of an on-policy step, nats; the run stops above it
 
     def __post_init__(self):
         _check_minimum("rollout", self, slots=1, block_steps=1, chunk=1, prefill_rows=1, page_size=1, pages=0)
