@@ -1,5 +1,6 @@
 """Rules: logical axis names in, mesh axes out. A table each for the learner and the sampler."""
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -55,18 +56,19 @@ def check_divisible(axes: Any, arrays: Any, mesh: Mesh, rules: Rules) -> None:
         rules: The table.
 
     Raises:
-        ValueError: Names the weight, the axis and the sizes.
+        ValueError: Names the weight, the axis and the sizes; or an axis that has no rule.
     """
 
     def check(path, names, array):
-        for axis, size in zip(names, array.shape, strict=True):
-            rule = rules[axis] or ()
-            for mesh_axis in (rule,) if isinstance(rule, str) else rule:
-                if size % mesh.shape[mesh_axis]:
-                    raise ValueError(
-                        f"Axis {axis!r} of {jax.tree_util.keystr(path)} has size {size}, which mesh axis {mesh_axis!r} "
-                        f"of size {mesh.shape[mesh_axis]} does not divide."
-                    )
+        for axis, size, part in zip(names, array.shape, spec(names, rules), strict=True):
+            over = (part,) if isinstance(part, str) else part or ()
+            ways = math.prod(mesh.shape[mesh_axis] for mesh_axis in over)
+            if size % ways:
+                raise ValueError(
+                    f"Axis {axis!r} of {jax.tree_util.keystr(path)} has size {size}, which mesh "
+                    f"{'axis' if len(over) == 1 else 'axes'} {' x '.join(map(repr, over))} of size {ways} "
+                    "does not divide."
+                )
 
     jax.tree_util.tree_map_with_path(check, axes, arrays, is_leaf=_is_axes)
 

@@ -1,11 +1,9 @@
-"""Meshes and layouts: sizes that fit, sizes that do not, and tables without holes."""
+"""Meshes: sizes that fit, sizes that do not, and the order of devices."""
 
 import jax
 import pytest
-from jax.sharding import PartitionSpec
 
 from agentjax.sharding.mesh import AXES, MeshConfig, make_mesh
-from agentjax.sharding.rules import LEARNER_RULES, SAMPLER_RULES, spec
 
 
 @pytest.mark.parametrize(
@@ -37,8 +35,11 @@ def test_sizes_that_do_not_fit_are_refused(sizes, message):
         make_mesh(MeshConfig(**sizes), jax.devices()[:8])
 
 
-def test_layouts_follow_the_tables():
-    assert spec(("layers", "embed", "heads", "head_dim"), LEARNER_RULES) == PartitionSpec(None, "fsdp", "tensor", None)
-    assert spec(("vocab", "embed"), SAMPLER_RULES) == PartitionSpec("tensor", None)
-    with pytest.raises(ValueError, match="Logical axis 'haeds' has no rule"):
-        spec(("haeds",), LEARNER_RULES)
+def test_a_smaller_mesh_takes_the_first_devices():
+    devices = jax.devices()[:8]
+    assert make_mesh(MeshConfig(fsdp=2, tensor=2), devices).devices.ravel().tolist() == devices[:4]
+
+
+def test_neighbours_in_tensor_are_next_to_each_other():
+    devices = make_mesh(MeshConfig(data=-1, tensor=2), jax.devices()[:8]).devices
+    assert [[d.id for d in pair] for pair in devices[:, 0]] == [[0, 1], [2, 3], [4, 5], [6, 7]]
