@@ -87,10 +87,11 @@ def write_pages(
     positions: Int[Array, "B C"],
     valid: Bool[Array, "B C"],
 ) -> Float[Array, "P S K H"]:
-    """Write keys or values of new tokens to their pages; lanes that are not valid write nothing."""
-    page_size = pages.shape[1]
-    column = jnp.minimum(positions // page_size, page_table.shape[1] - 1)
-    page = jnp.where(valid, jnp.take_along_axis(page_table, column, axis=1), pages.shape[0])
+    """Write keys or values of new tokens to their pages; lanes not valid or beyond the table write nothing."""
+    page_size, columns = pages.shape[1], page_table.shape[1]
+    column = positions // page_size
+    page = jnp.take_along_axis(page_table, jnp.minimum(column, columns - 1), axis=1)
+    page = jnp.where(valid & (column < columns), page, pages.shape[0])
     return pages.at[page, positions % page_size].set(values, mode="drop")
 
 

@@ -1,5 +1,7 @@
 """The decoder against a forward pass written as NumPy loops, and against itself scanned, unrolled, packed and sharded."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -20,23 +22,38 @@ CONFIGS = [
 ]
 
 
-def make_params(config, seed=0):
-    """Weights with norms that are not all 1, so that a norm left out would show."""
-    params = decoder.init_params(config, jax.random.key(seed))
-    noise = np.random.default_rng(seed)
-    return jax.tree.map(lambda x: x * jnp.asarray(noise.uniform(0.5, 2.0, x.shape), x.dtype), params)
+@functools.cache
+def make_params(config):
+    """Weights of random scales, norms included, so that one left out or misplaced would show. From NumPy: quick."""
+    noise = np.random.default_rng(0)
+    shapes = jax.eval_shape(functools.partial(decoder.init_params, config), jax.random.key(0))
+    axes = jax.tree.leaves(decoder.param_axes(config), is_leaf=lambda x: isinstance(x, tuple))
+    weights, tree = jax.tree.flatten(shapes)
+    made = [
+        noise.uniform(0.5, 2.0, w.shape) * (1 if _is_norm(names) else 0.3 * noise.normal(size=w.shape))
+        for w, names in zip(weights, axes, strict=True)
+    ]
+    return jax.tree.unflatten(tree, [x.astype(w.dtype) for x, w in zip(made, weights, strict=True)])
 
 
-def forward(params, tokens, config, segment_ids=None, positions=None, **options):
-    tokens = jnp.asarray(tokens)
-    segment_ids = jnp.ones_like(tokens) if segment_ids is None else jnp.asarray(segment_ids)
-    positions = jnp.broadcast_to(jnp.arange(tokens.shape[1]), tokens.shape) if positions is None else positions
+def _is_norm(axes):
+    return axes in (("embed",), ("layers", "embed"), ("layers", "head_dim"))
 
+
+@functools.partial(jax.jit, static_argnames=("config", "shard", "remat"))
+def packed_logits(params, tokens, segment_ids, positions, *, config, shard=None, remat=False):
     def attend(q, k, v, layer, state):
         return packed_causal_attention(q, k, v, segment_ids, positions), state
 
-    hidden, _ = decoder.hidden_states(params, tokens, positions, config=config, attend=attend, **options)
+    hidden, _ = decoder.hidden_states(params, tokens, positions, config=config, attend=attend, shard=shard, remat=remat)
     return decoder.logits(params, hidden, config=config)
+
+
+def forward(params, tokens, config, **options):
+    """Logits of rows of one stream each."""
+    tokens = jnp.asarray(tokens)
+    positions = jnp.broadcast_to(jnp.arange(tokens.shape[1]), tokens.shape)
+    return packed_logits(params, tokens, jnp.ones_like(tokens), positions, config=config, **options)
 
 
 def loops(params, tokens, config):
@@ -94,16 +111,30 @@ def test_logits_equal_the_loops(config):
 def test_scanned_unrolled_and_recomputed_layers_agree():
     config, tokens = CONFIGS[0], np.random.default_rng(2).integers(0, 24, (2, 7))
     params = make_params(config)
-    scanned = forward(params, tokens, config)
-    np.testing.assert_allclose(forward(decoder.unstack_layers(params), tokens, config), scanned, atol=1e-5)
 
-    def loss(params, **options):
-        return (forward(params, tokens, config, **options) ** 2).sum()
+    def loss_and_gradients(unstack, remat):
+        def loss(params):
+            scores = forward(decoder.unstack_layers(params) if unstack else params, tokens, config, remat=remat)
+            return (scores**2).sum(), scores
 
-    plain, again = jax.grad(loss)(params), jax.grad(lambda p: loss(p, remat=True))(params)
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-4), plain, again)
-    unrolled = jax.grad(lambda p: loss(decoder.unstack_layers(p), remat=True))(params)
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-4), plain, unrolled)
+        return jax.jit(jax.value_and_grad(loss, has_aux=True))(params)
+
+    scanned = loss_and_gradients(False, False)
+    for unstack, remat in [(True, False), (False, True), (True, True)]:
+        close = functools.partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-4)
+        jax.tree.map(close, loss_and_gradients(unstack, remat), scanned)
+
+
+def test_layers_are_numbered_in_order_whether_scanned_or_unrolled():
+    config, tokens = CONFIGS[0], jnp.zeros((1, 1), jnp.int32)
+
+    def attend(q, k, v, layer, state):
+        return q, state * 10 + layer + 1
+
+    run = functools.partial(decoder.hidden_states, tokens=tokens, positions=tokens, config=config, attend=attend)
+    params = make_params(config)
+    assert int(run(params, state=jnp.int32(0))[1]) == 12
+    assert run(decoder.unstack_layers(params), state=0)[1] == 12
 
 
 def test_packed_segments_do_not_see_each_other():
@@ -112,11 +143,26 @@ def test_packed_segments_do_not_see_each_other():
     first, second = rng.integers(0, 24, 5), rng.integers(0, 24, 4)
     row = np.concatenate([first, second, [7, 7]])[None]
     segments = np.array([[1] * 5 + [2] * 4 + [0] * 2])
-    positions = jnp.array([[*range(5), *range(4), 0, 0]])
-    packed = forward(params, row, config, segments, positions)[0]
+    positions = np.array([[*range(5), *range(4), 0, 0]])
+    packed = packed_logits(params, row, segments, positions, config=config)[0]
     np.testing.assert_allclose(packed[:5], forward(params, first[None], config)[0], atol=1e-5)
     np.testing.assert_allclose(packed[5:9], forward(params, second[None], config)[0], atol=1e-5)
     assert np.isfinite(packed).all()
+
+
+def test_padding_changes_nothing():
+    config, rng = CONFIGS[0], np.random.default_rng(6)
+    params, stream = make_params(config), rng.integers(0, 24, (1, 6))
+    segments, positions = np.zeros((3, 10), int), np.zeros((3, 10), int)
+    segments[0, :6], positions[0, :6] = 1, np.arange(6)
+
+    def padded(fill):
+        rows = np.full((3, 10), fill)
+        rows[0, :6] = stream
+        return packed_logits(params, rows, segments, positions, config=config)[0, :6]
+
+    np.testing.assert_allclose(padded(3), forward(params, stream, config)[0], atol=1e-5)
+    np.testing.assert_array_equal(padded(3), padded(17))
 
 
 @pytest.mark.parametrize("config", CONFIGS[:2], ids=["tied", "untied"])
@@ -136,7 +182,7 @@ def test_tensor_shards_under_shard_map_equal_the_whole(config):
 
 def test_axes_name_every_axis_of_every_weight():
     for config in CONFIGS:
-        params, axes = decoder.init_params(config, jax.random.key(0)), decoder.param_axes(config)
+        params, axes = make_params(config), decoder.param_axes(config)
         is_axes = lambda x: isinstance(x, tuple)
         assert jax.tree.structure(params) == jax.tree.structure(axes, is_leaf=is_axes)
         sizes = {"layers": 2, "vocab": 24, "embed": 8, "heads": 4, "kv_heads": config.num_kv_heads, "mlp": 12}
@@ -144,19 +190,71 @@ def test_axes_name_every_axis_of_every_weight():
             assert weight.shape == tuple(sizes.get(name, 4) for name in names)
 
 
-def test_a_new_model_is_nearly_uniform_and_keeps_the_scale_of_its_stream():
-    config = ModelConfig(vocab_size=512, num_layers=8)
-    params = decoder.init_params(config, jax.random.key(0))
-    tokens = np.random.default_rng(5).integers(0, 512, (4, 32))
-    logprobs = jax.nn.log_softmax(forward(params, tokens, config))
+class Recorded(decoder.Whole):
+    """Keeps what is added to the residual stream."""
+
+    def __init__(self):
+        super().__init__()
+        self.added: list[jax.Array]
+        object.__setattr__(self, "added", [])
+
+    def embed(self, embedding, tokens):
+        self.added.append(super().embed(embedding, tokens))
+        return self.added[-1]
+
+    def reduce(self, x):
+        self.added.append(x)
+        return x
+
+
+NEW = ModelConfig(vocab_size=512, num_layers=4, d_model=64, head_dim=16, d_ff=96, num_kv_heads=2, tie_embeddings=False)
+
+
+@pytest.fixture(scope="module")
+def new_params():
+    return decoder.init_params(NEW, jax.random.key(0))
+
+
+def test_a_new_model_is_nearly_uniform_and_keeps_the_scale_of_its_stream(new_params):
+    tokens = jnp.asarray(np.random.default_rng(5).integers(0, 512, (4, 32)))
+
+    @jax.jit
+    def run(params):
+        positions, ones, stream = jnp.arange(32) + 0 * tokens, jnp.ones_like(tokens), Recorded()
+        attend = lambda q, k, v, layer, state: (packed_causal_attention(q, k, v, ones, positions), state)
+        params = decoder.unstack_layers(params)
+        hidden, _ = decoder.hidden_states(params, tokens, positions, config=NEW, attend=attend, shard=stream)
+        return decoder.logits(params, hidden, config=NEW), jnp.stack(stream.added)
+
+    scores, added = run(new_params)
+    logprobs = jax.nn.log_softmax(scores)
     entropy = -(jnp.exp(logprobs) * logprobs).sum(-1).mean()
     assert 0.8 * np.log(512) < entropy <= np.log(512)
+    assert 0.8 < scores.std() < 1.2
+    assert len(added) == 1 + 2 * NEW.num_layers
+    assert (added[1:].std((1, 2, 3)) < (2 * NEW.num_layers) ** -0.5).all()  # so that all blocks add at most variance 1
+    assert 0.3 < added.sum(0).std() < 1.0
+
+
+def test_weights_have_the_scale_of_their_fan_in_and_no_two_are_the_same(new_params):
+    layers, depth = new_params["layers"], 2 * NEW.num_layers
+    weights = layers["attention"] | layers["mlp"]
+    fan_in = {"query": 64, "key": 64, "value": 64, "out": 64 * depth, "gate": 64, "up": 64, "down": 96 * depth}
+    correlation = lambda a, b: abs(np.corrcoef(np.ravel(a), np.ravel(b))[0, 1])
+    for name, fan in fan_in.items():
+        np.testing.assert_allclose(np.std(weights[name]), fan**-0.5, rtol=0.05, err_msg=name)
+        assert correlation(weights[name][0], weights[name][1]) < 0.1, f"{name} of two layers"
+    for a, b in [("key", "value"), ("gate", "up")]:
+        assert correlation(weights[a], weights[b]) < 0.1, f"{a} and {b}"
+    assert correlation(new_params["embedding"], new_params["head"]) < 0.1
 
 
 def test_bfloat16_runs_and_scores_in_float32():
     config = ModelConfig(**TINY, dtype="bfloat16")
-    params = decoder.init_params(config, jax.random.key(0))
-    scores = forward(params, np.zeros((1, 5), int), config)
+    params = make_params(config)
+    scores = forward(params, np.arange(5)[None], config)
+    wide = jax.tree.map(lambda x: x.astype(np.float32), params)
+    np.testing.assert_allclose(scores, forward(wide, np.arange(5)[None], CONFIGS[0]), rtol=0.1, atol=0.1)
     assert scores.dtype == jnp.float32 and np.isfinite(scores).all()
     assert all(weight.dtype == jnp.bfloat16 for weight in jax.tree.leaves(params))
 
@@ -181,6 +279,6 @@ def test_impossible_sizes_are_refused(change, message):
 def test_an_axis_that_does_not_divide_is_named():
     config = ModelConfig(**TINY | {"d_ff": 13})
     mesh = make_mesh(MeshConfig(data=2, fsdp=2, tensor=2))
-    arrays = decoder.init_params(config, jax.random.key(0))
+    arrays = make_params(config)
     with pytest.raises(ValueError, match="Axis 'mlp' of .* has size 13"):
         check_divisible(decoder.param_axes(config), arrays, mesh, LEARNER_RULES)
