@@ -37,18 +37,18 @@ def test_a_session_gives_everything_back(config):
 def test_the_tokenizer_of_the_run_folder_is_used_unless_it_starts_anew(config):
     with Session(config) as session:
         kept = session.fmt.tokenizer.fingerprint
-    other = dataclasses.replace(config, tokenizer=dataclasses.replace(config.tokenizer, vocab_size=300))
+    other = dataclasses.replace(config, tokenizer=dataclasses.replace(config.tokenizer, vocab_size=400))
     with Session(other) as session:
         assert session.fmt.tokenizer.fingerprint == kept
     anew = dataclasses.replace(other, checkpoint=dataclasses.replace(config.checkpoint, resume=False))
     with Session(anew) as session:
-        assert session.fmt.tokenizer.fingerprint != kept and session.fmt.tokenizer.vocab_size == 300
+        assert session.fmt.tokenizer.fingerprint != kept and session.fmt.tokenizer.vocab_size == 400
 
 
 def test_a_model_smaller_than_the_vocabulary_is_refused_and_nothing_is_left(config):
-    small = dataclasses.replace(config, model=dataclasses.replace(config.model, vocab_size=300))
+    small = dataclasses.replace(config, model=dataclasses.replace(config.model, vocab_size=400))
     before = holdings()
-    with pytest.raises(ValueError, match=r"model.vocab_size \(300\) is smaller than the tokenizer's"):
+    with pytest.raises(ValueError, match=r"model.vocab_size \(400\) is smaller than the tokenizer's"):
         Session(small)
     assert holdings() == before
 
