@@ -1,5 +1,6 @@
 """The decoder against a forward pass written as NumPy loops, and against itself scanned, unrolled, packed and sharded."""
 
+import dataclasses
 import functools
 
 import jax
@@ -117,10 +118,14 @@ def test_scanned_unrolled_and_recomputed_layers_agree():
             scores = forward(decoder.unstack_layers(params) if unstack else params, tokens, config, remat=remat)
             return (scores**2).sum(), scores
 
-        return jax.jit(jax.value_and_grad(loss, has_aux=True))(params)
+        quick = {
+            "xla_backend_optimization_level": 0,
+            "xla_llvm_disable_expensive_passes": True,
+        }  # compile time is all there is
+        return jax.jit(jax.value_and_grad(loss, has_aux=True), compiler_options=quick)(params)
 
     scanned = loss_and_gradients(False, False)
-    for unstack, remat in [(True, False), (False, True), (True, True)]:
+    for unstack, remat in [(False, True), (True, True)]:
         close = functools.partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-4)
         jax.tree.map(close, loss_and_gradients(unstack, remat), scanned)
 
@@ -131,35 +136,37 @@ def test_layers_are_numbered_in_order_whether_scanned_or_unrolled():
     def attend(q, k, v, layer, state):
         return q, state * 10 + layer + 1
 
-    run = functools.partial(decoder.hidden_states, tokens=tokens, positions=tokens, config=config, attend=attend)
+    @jax.jit
+    def run(params):
+        return decoder.hidden_states(params, tokens, tokens, config=config, attend=attend, state=jnp.int32(0))[1]
+
     params = make_params(config)
-    assert int(run(params, state=jnp.int32(0))[1]) == 12
-    assert run(decoder.unstack_layers(params), state=0)[1] == 12
+    assert int(run(params)) == int(run(decoder.unstack_layers(params))) == 12
 
 
 def test_packed_segments_do_not_see_each_other():
     config, rng = CONFIGS[0], np.random.default_rng(3)
     params = make_params(config)
-    first, second = rng.integers(0, 24, 5), rng.integers(0, 24, 4)
+    first, second = rng.integers(0, 24, (2, 5))
     row = np.concatenate([first, second, [7, 7]])[None]
-    segments = np.array([[1] * 5 + [2] * 4 + [0] * 2])
-    positions = np.array([[*range(5), *range(4), 0, 0]])
+    segments = np.array([[1] * 5 + [2] * 5 + [0] * 2])
+    positions = np.array([[*range(5), *range(5), 0, 0]])
     packed = packed_logits(params, row, segments, positions, config=config)[0]
     np.testing.assert_allclose(packed[:5], forward(params, first[None], config)[0], atol=1e-5)
-    np.testing.assert_allclose(packed[5:9], forward(params, second[None], config)[0], atol=1e-5)
+    np.testing.assert_allclose(packed[5:10], forward(params, second[None], config)[0], atol=1e-5)
     assert np.isfinite(packed).all()
 
 
 def test_padding_changes_nothing():
     config, rng = CONFIGS[0], np.random.default_rng(6)
-    params, stream = make_params(config), rng.integers(0, 24, (1, 6))
+    params, stream = make_params(config), rng.integers(0, 24, (1, 5))
     segments, positions = np.zeros((3, 10), int), np.zeros((3, 10), int)
-    segments[0, :6], positions[0, :6] = 1, np.arange(6)
+    segments[0, :5], positions[0, :5] = 1, np.arange(5)
 
     def padded(fill):
         rows = np.full((3, 10), fill)
-        rows[0, :6] = stream
-        return packed_logits(params, rows, segments, positions, config=config)[0, :6]
+        rows[0, :5] = stream
+        return packed_logits(params, rows, segments, positions, config=config)[0, :5]
 
     np.testing.assert_allclose(padded(3), forward(params, stream, config)[0], atol=1e-5)
     np.testing.assert_array_equal(padded(3), padded(17))
@@ -190,13 +197,11 @@ def test_axes_name_every_axis_of_every_weight():
             assert weight.shape == tuple(sizes.get(name, 4) for name in names)
 
 
+@dataclasses.dataclass(frozen=True)
 class Recorded(decoder.Whole):
     """Keeps what is added to the residual stream."""
 
-    def __init__(self):
-        super().__init__()
-        self.added: list[jax.Array]
-        object.__setattr__(self, "added", [])
+    added: list[jax.Array] = dataclasses.field(default_factory=list)
 
     def embed(self, embedding, tokens):
         self.added.append(super().embed(embedding, tokens))
