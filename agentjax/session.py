@@ -14,7 +14,7 @@ from agentjax.chat.tokenizer import Tokenizer, train_tokenizer
 from agentjax.checkpoint import Checkpoints
 from agentjax.config import Config, to_json
 from agentjax.demonstrations import play_demonstrations
-from agentjax.envs.registry import EnvFactory, make_env
+from agentjax.envs.registry import EnvFactory, find_env, make_env
 from agentjax.envs.sandbox import SandboxPool, make_pool
 from agentjax.interrupts import Interrupts
 from agentjax.models.config import ModelConfig
@@ -143,8 +143,7 @@ class Session:
         return RolloutPhase(self.host, self.engine, make)
 
     def _start_sandboxes(self, building: contextlib.ExitStack) -> SandboxPool | None:
-        needs = make_env(self.config.env.name, args=self.config.env.args).spec.needs
-        if "sandbox" not in needs:
+        if "sandbox" not in find_env(self.config.env.name).spec.needs:
             return None
         pool = make_pool(self.config.sandbox)
         building.callback(lambda: self.host.call(pool.close()))

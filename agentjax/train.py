@@ -1,7 +1,7 @@
 """Training: an experiment in, a policy that does better out: SFT on demonstrations, then GRPO over whole trajectories."""
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
@@ -20,9 +20,10 @@ from agentjax.rollout.groups import Group
 from agentjax.rollout.meter import Meter
 from agentjax.rollout.metrics import rollout_metrics
 from agentjax.rollout.pending import PendingGroup
+from agentjax.rollout.progress import InFlight
 from agentjax.session import Session
 from agentjax.sft import run_sft
-from agentjax.trajectory import Trajectory
+from agentjax.trajectory import Segment, Trajectory
 from agentjax.trajectory_file import check, write_trajectories
 
 
@@ -240,8 +241,11 @@ def pack_minibatches(
 
 def sampled_by(version: int, rows: Sequence[Trajectory]) -> bool:
     """Whether every sampled token of the rows came from the weights of this version."""
-    versions = [s.policy_versions for row in rows for s in row.segments if s.policy_versions is not None]
-    return all((of_segment == version).all() for of_segment in versions)
+    return _all_from(version, (segment for row in rows for segment in row.segments))
+
+
+def _all_from(version: int, segments: Iterable[Segment]) -> bool:
+    return all((s.policy_versions == version).all() for s in segments if s.policy_versions is not None)
 
 
 def without_replayable(group: PendingGroup, version: int) -> PendingGroup:
@@ -250,9 +254,9 @@ def without_replayable(group: PendingGroup, version: int) -> PendingGroup:
     Sampled again they come out the same, to the last bit. An episode that crossed an update cannot, and is kept.
     """
 
-    def put_back(progress):
-        policy = [s for s in (*progress.segments, progress.partial) if s is not None and s.policy_versions is not None]
-        if all((s.policy_versions == version).all() for s in policy):
+    def put_back(progress: InFlight) -> InFlight:
+        partial = () if progress.partial is None else (progress.partial,)
+        if _all_from(version, (*progress.segments, *partial)):
             return dataclasses.replace(progress, segments=(), partial=None)
         return progress
 

@@ -99,6 +99,7 @@ class Engine:
         self._run_key = jax.random.key(seed)
         self._schedulers = [Scheduler(shape, decode) for _ in range(self.program.shards)]
         self._homes: dict[str, int] = {}
+        self._outbox = exchange.outbox(shape)
         self._layout = shardings(decoder.param_axes(model), mesh, SAMPLER_RULES)
         self._pages = None
         self._news = threading.Condition()
@@ -210,7 +211,7 @@ class Engine:
         """The loop of `SamplingProgram.loop`, in Python around the same block."""
         shape = self.program.shape
         inbox = exchange.inbox(shape)
-        sent = np.zeros((self.program.shards, shape.slots, exchange.outbox(shape).width), np.int32)
+        sent = np.zeros((self.program.shards, shape.slots, self._outbox.width), np.int32)
         while True:
             boxes = np.stack([self._exchange(shard, sent[shard]) for shard in range(self.program.shards)])
             fields = [inbox.views(box) for box in boxes]
@@ -227,28 +228,20 @@ class Engine:
             return self._serve(scheduler, np.array(sent))
         except BaseException as error:  # an exception in a callback would hang the mesh: it is raised after leaving
             self._error = self._error or error
-            return self._leave(scheduler)
+            return scheduler.leave()
 
     def _serve(self, scheduler: Scheduler, sent: np.ndarray) -> np.ndarray:
         entered = time.monotonic()
         self._account_block(scheduler, sent, entered - self._left_at)
         scheduler.commit(sent)
         self._deliver()
-        box = scheduler.plan()
         if self._error is not None or self._until():
-            box = self._leave(scheduler)
-        elif not scheduler.has_work:
-            planned = time.monotonic()
-            self._linger(scheduler)
-            entered += time.monotonic() - planned
+            box = scheduler.leave()
+        else:
+            entered += self._linger()
             box = scheduler.plan()
         self._left_at = time.monotonic()
         self.times.exchange += self._left_at - entered
-        return box
-
-    def _leave(self, scheduler: Scheduler) -> np.ndarray:
-        box = scheduler.plan()
-        scheduler.tell["leave"][:] = 1
         return box
 
     def _deliver(self) -> None:
@@ -258,10 +251,12 @@ class Engine:
             batch = [(f, t) for f, t in finished if f.get_loop() is loop]
             loop.call_soon_threadsafe(_resolve, batch)
 
-    def _linger(self, scheduler: Scheduler) -> None:
-        """Wait a moment for work before the program leaves; other shards with work are not kept waiting."""
+    def _linger(self) -> float:
+        """Wait a moment for work before the program leaves, and say how long; no shard with work is kept waiting."""
+        started = time.monotonic()
         if not any(s.has_work for s in self._schedulers):
             self._wait_for_news(self._linger_s)
+        return time.monotonic() - started
 
     def _wait_for_news(self, timeout_s: float) -> None:
         started = time.monotonic()
@@ -271,7 +266,7 @@ class Engine:
 
     def _account_block(self, scheduler: Scheduler, sent: np.ndarray, seconds: float) -> None:
         """Split the time of the block before between decode and prefill (first shard only: they run in step)."""
-        box = exchange.outbox(self.program.shape).views(sent)
+        box = self._outbox.views(sent)
         if scheduler is not self._schedulers[0] or not box["ran"][0]:
             return
         steps = max(int(box["count"].max()), 1)

@@ -3,13 +3,13 @@
 import asyncio
 import contextlib
 import inspect
-import threading
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from typing import Any
 
 from agentjax.envs.api import Action, Budget, Env, EnvError, EnvFault, Reset, Score, Step, Task
 from agentjax.envs.sandbox import SandboxError
+from agentjax.envs.threads import in_thread
 from agentjax.trajectory import StopReason
 
 _STOP_OF_KIND = {"timeout": StopReason.TIMEOUT, "sandbox": StopReason.SANDBOX_LOST}
@@ -126,7 +126,9 @@ class EnvCalls:
 
     def _invoke(self, method: str, *args: Any) -> Awaitable[Any]:
         function = getattr(self._env, method)
-        return _in_thread(function, *args) if self._env is not None and self._env.spec.sync else function(*args)
+        if self._env is None or not self._env.spec.sync:
+            return function(*args)
+        return in_thread(lambda: _finish(function(*args)), name="environment")
 
 
 async def _to_the_end(work: Coroutine[Any, Any, None]) -> None:
@@ -151,37 +153,6 @@ def _was_cancelled() -> bool:
 
 def _crash(method: str, error: BaseException) -> Fault:
     return Fault(StopReason.ENV_CRASH, f"{method} raised {type(error).__name__}: {error}")
-
-
-async def _in_thread(function: Callable[..., Any], *args: Any) -> Any:
-    """Run a blocking method in a daemon thread of its own.
-
-    Not `asyncio.to_thread`: methods that hang would fill its small pool, and keep the process from exiting.
-    """
-    loop = asyncio.get_running_loop()
-    future = loop.create_future()
-
-    def settle(result: Any, error: BaseException | None) -> None:
-        if future.done():  # the caller gave up
-            return
-        if error is None:
-            future.set_result(result)
-        else:
-            future.set_exception(error)
-
-    def work() -> None:
-        result, error = None, None
-        try:
-            result = _finish(function(*args))
-        except BaseException as raised:  # handed to the caller, who says which failures it expects
-            error = RuntimeError(repr(raised)) if isinstance(raised, StopIteration) else raised
-        try:
-            loop.call_soon_threadsafe(settle, result, error)
-        except RuntimeError:  # the loop is closed: nobody waits any more
-            pass
-
-    threading.Thread(target=work, name="agentjax-env", daemon=True).start()
-    return await future
 
 
 def _finish(result: Any) -> Any:

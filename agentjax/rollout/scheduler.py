@@ -129,6 +129,11 @@ class Scheduler:
         self._write_inbox()
         return self._inbox
 
+    def leave(self) -> Int32[np.ndarray, "S X"]:
+        """An inbox that ends the program; the block it goes with is not run, so nothing is planned."""
+        self.tell["leave"][:] = 1
+        return self._inbox
+
     def commit(self, buffer: Int32[np.ndarray, "S Y"]) -> None:
         """Take in what the last planned block did, and deliver the turns that ended."""
         box = self._outbox.views(buffer)
@@ -197,12 +202,12 @@ class Scheduler:
 
     def _prefix_is_under_way(self, run: Run) -> bool:
         """Whether a sample of the same group is prefilling tokens this turn could share a block later."""
-        for other in self._active():
-            if other.request.group == run.request.group and other.pending > 0:
-                common = _common_length(run.stream[: run.length - 1], other.stream[: other.length - 1])
-                if common > self._tree.match(run.stream[: run.length - 1]).length:
-                    return True
-        return False
+        others = [o for o in self._active() if o.request.group == run.request.group and o.pending > 0]
+        if not others:
+            return False
+        known = run.stream[: run.length - 1]
+        common = max(_common_length(known, other.stream[: other.length - 1]) for other in others)
+        return common > self._tree.match(known).length
 
     def _start(self, run: Run, slot: int) -> bool:
         """Put a turn in a slot on top of its longest cached prefix; False if pages are short."""

@@ -5,12 +5,12 @@ import dataclasses
 import difflib
 import inspect
 import json
-import threading
 import time
 from collections.abc import Callable, Coroutine, Iterable
 from typing import Any
 
 from agentjax.envs.api import EnvFault, ToolCall, ToolResult, ToolSpec
+from agentjax.envs.threads import in_thread
 from agentjax.envs.tools.schema import schema_errors, tool_spec
 
 _SHOWN_CHARS = 80  # how much of a policy's own text an error message repeats
@@ -147,32 +147,16 @@ async def _invoke(function: Callable[..., Any], arguments: dict[str, Any]) -> An
     try:
         if inspect.iscoroutinefunction(function):
             return await function(**arguments)
-        return await _in_thread(lambda: function(**arguments))
+        return await in_thread(lambda: _call(function, arguments), name="tool")
     except SystemExit as error:  # asyncio would carry it out of the event loop and end the run
         raise RuntimeError("the tool raised SystemExit") from error
 
 
-def _in_thread(work: Callable[[], Any]) -> asyncio.Future:
-    """A daemon thread, unlike those of an executor, neither delays the end of the process nor starves later calls."""
-    loop = asyncio.get_running_loop()
-    future = loop.create_future()
-
-    def deliver(settle: Callable[[Any], None], value: Any) -> None:
-        if not future.done():
-            settle(value)
-
-    def run() -> None:
-        try:
-            settle, value = future.set_result, work()
-        except BaseException as error:  # nobody above a thread handles the rest
-            settle, value = future.set_exception, _as_exception(error)
-        try:
-            loop.call_soon_threadsafe(deliver, settle, value)
-        except RuntimeError:  # the loop is closed: the run ended before the tool did
-            pass
-
-    threading.Thread(target=run, daemon=True, name="tool").start()
-    return future
+def _call(function: Callable[..., Any], arguments: dict[str, Any]) -> Any:
+    try:
+        return function(**arguments)
+    except BaseException as error:  # nobody above a thread handles the rest
+        raise _as_exception(error) from None
 
 
 def _as_exception(error: BaseException) -> Exception:

@@ -169,6 +169,16 @@ def test_a_failing_scheduler_raises_outside_the_program_and_the_engine_goes_on(p
     assert streams(play(engine, params, requests())) == streams(reference)
 
 
+def test_a_scheduler_that_fails_for_good_raises_outside_the_program(params, monkeypatch):
+    def broken_plan():
+        raise RuntimeError("the scheduler broke for good")
+
+    engine = make_engine()
+    monkeypatch.setattr(engine._schedulers[0], "plan", broken_plan)
+    with pytest.raises(RuntimeError, match="broke for good"):
+        play(engine, params, requests())
+
+
 def test_bad_engines_are_refused():
     with pytest.raises(ValueError, match="rollout.driver must be"):
         make_engine(driver="thread")
